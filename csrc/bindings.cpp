@@ -1,0 +1,250 @@
+// The schema of every op, and the module. The only file that sees Python.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/library.h>
+
+#include "cpu/isa.h"
+#include "checks.h"
+
+// The arguments shared by every rope op, after the tensors to rotate.
+#define ROPE_OPTIONS                                                                             \
+  "Tensor cos, Tensor sin, Tensor? positions, Tensor? offsets, Tensor? cu_seqlens, SymInt offset, " \
+  "str layout, bool interleaved, bool inverse"
+
+TORCH_LIBRARY(posenc_ext, m) {
+  m.def("rope(Tensor x, " ROPE_OPTIONS ") -> Tensor");
+  m.def("rope_(Tensor(a!) x, " ROPE_OPTIONS ") -> ()");
+  m.def("rope_out(Tensor x, " ROPE_OPTIONS ", *, Tensor(a!) out) -> ()");
+  m.def("apply_rope(Tensor q, Tensor k, " ROPE_OPTIONS ") -> (Tensor, Tensor)");
+  m.def("apply_rope_(Tensor(a!) q, Tensor(b!) k, " ROPE_OPTIONS ") -> ()");
+  // Gradients of cos and sin.
+  m.def("rope_table_grad(Tensor grad, Tensor x, " ROPE_OPTIONS ") -> (Tensor, Tensor)");
+}
+
+namespace posenc {
+namespace {
+
+namespace py = pybind11;
+using at::Tensor;
+using c10::SymInt;
+using OptionalTensor = std::optional<Tensor>;
+
+// ---- The short path: an eager call that needs the kernel and nothing else. ----
+//
+// posenc_ext.ops calls these first. They take the arguments as Python gave them and answer None for
+// whatever is not plain: a gradient, a transform, a mode, a subclass, a wrong type. The Python code
+// then goes the long way, which also words the errors. Both ways end in the same dispatcher op.
+
+bool modes_active() {
+  const auto& included = c10::impl::tls_local_dispatch_key_set().included_;
+  return included.has_any(c10::DispatchKeySet({c10::DispatchKey::Python,
+                                               c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
+                                               c10::DispatchKey::Functionalize})) ||
+         at::impl::torch_function_mode_enabled();
+}
+
+class PlainArguments {
+ public:
+  explicit PlainArguments(bool plain) : plain_(plain) {}
+
+  const Tensor& tensor(py::handle object) {
+    static const Tensor none;
+    if (!THPVariable_CheckExact(object.ptr())) {
+      plain_ = false;
+      return none;
+    }
+    const Tensor& t = THPVariable_Unpack(object.ptr());
+    if (const auto* meta = t.unsafeGetTensorImpl()->autograd_meta()) {
+      if ((t.requires_grad() && c10::GradMode::is_enabled()) || t._fw_grad(0).defined()) {
+        plain_ = false;
+      }
+      (void)meta;
+    }
+    return t;
+  }
+
+  OptionalTensor optional_tensor(py::handle object) {
+    if (object.is_none()) return std::nullopt;
+    return tensor(object);
+  }
+
+  bool boolean(py::handle object) {
+    plain_ = plain_ && PyBool_Check(object.ptr());
+    return object.ptr() == Py_True;
+  }
+
+  c10::string_view string(py::handle object) {
+    Py_ssize_t size = 0;
+    const char* text =
+        PyUnicode_Check(object.ptr()) ? PyUnicode_AsUTF8AndSize(object.ptr(), &size) : nullptr;
+    if (text == nullptr) {
+      PyErr_Clear();
+      plain_ = false;
+      return {};
+    }
+    return {text, static_cast<size_t>(size)};
+  }
+
+  // An int, or a tensor of ints.
+  int64_t offset(py::handle object, OptionalTensor& offsets) {
+    if (!PyLong_CheckExact(object.ptr())) {
+      offsets = tensor(object);
+      return 0;
+    }
+    int overflow = 0;
+    const int64_t value = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
+    plain_ = plain_ && overflow == 0;
+    return value;
+  }
+
+  bool plain() const { return plain_; }
+
+ private:
+  bool plain_;
+};
+
+struct RopeArguments {
+  Tensor cos, sin;
+  OptionalTensor positions, offsets, cu_seqlens;
+  int64_t offset = 0;
+  c10::string_view layout;
+  bool interleaved = false, inverse = false, inplace = false;
+
+  RopeArguments(PlainArguments& read, py::handle cos_, py::handle sin_, py::handle layout_,
+                py::handle positions_, py::handle offset_, py::handle cu_seqlens_,
+                py::handle interleaved_, py::handle inverse_, py::handle inplace_)
+      : cos(read.tensor(cos_)),
+        sin(read.tensor(sin_)),
+        positions(read.optional_tensor(positions_)),
+        cu_seqlens(read.optional_tensor(cu_seqlens_)),
+        layout(read.string(layout_)),
+        interleaved(read.boolean(interleaved_)),
+        inverse(read.boolean(inverse_)),
+        inplace(read.boolean(inplace_)) {
+    offset = read.offset(offset_, offsets);
+  }
+};
+
+template <class Result, class... Lead>
+using RopeOp = Result(Lead..., const Tensor&, const Tensor&, const OptionalTensor&,
+                      const OptionalTensor&, const OptionalTensor&, SymInt, c10::string_view, bool,
+                      bool);
+
+template <class Signature>
+c10::TypedOperatorHandle<Signature> find_op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+// Runs below autograd, and without the GIL when there is enough work for another thread to matter.
+template <class Call>
+auto run(int64_t elements, const Call& call) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (elements < 65536) return call();
+  py::gil_scoped_release no_gil;
+  return call();
+}
+
+py::object rope(py::handle x_, py::handle cos, py::handle sin, py::handle layout,
+                py::handle positions, py::handle offset, py::handle cu_seqlens,
+                py::handle interleaved, py::handle inverse, py::handle inplace, py::handle out_) {
+  static const auto op = find_op<RopeOp<Tensor, const Tensor&>>("posenc_ext::rope");
+  static const auto op_ = find_op<RopeOp<void, const Tensor&>>("posenc_ext::rope_");
+  PlainArguments read(!modes_active() && out_.is_none());
+  const Tensor& x = read.tensor(x_);
+  const RopeArguments a(read, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
+                        inplace);
+  if (!read.plain()) return py::none();
+  if (a.inplace) {
+    run(x.numel(), [&] {
+      op_.call(x, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
+               a.interleaved, a.inverse);
+    });
+    return py::reinterpret_borrow<py::object>(x_);
+  }
+  Tensor result = run(x.numel(), [&] {
+    return op.call(x, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
+                   a.interleaved, a.inverse);
+  });
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(result)));
+}
+
+py::object apply_rope(py::handle q_, py::handle k_, py::handle cos, py::handle sin,
+                      py::handle layout, py::handle positions, py::handle offset,
+                      py::handle cu_seqlens, py::handle interleaved, py::handle inverse,
+                      py::handle inplace) {
+  using Pair = std::tuple<Tensor, Tensor>;
+  static const auto op =
+      find_op<RopeOp<Pair, const Tensor&, const Tensor&>>("posenc_ext::apply_rope");
+  static const auto op_ =
+      find_op<RopeOp<void, const Tensor&, const Tensor&>>("posenc_ext::apply_rope_");
+  PlainArguments read(!modes_active());
+  const Tensor &q = read.tensor(q_), &k = read.tensor(k_);
+  const RopeArguments a(read, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
+                        inplace);
+  if (!read.plain()) return py::none();
+  const int64_t elements = q.numel() + k.numel();
+  if (a.inplace) {
+    run(elements, [&] {
+      op_.call(q, k, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
+               a.interleaved, a.inverse);
+    });
+    return py::make_tuple(q_, k_);
+  }
+  auto [q_out, k_out] = run(elements, [&] {
+    return op.call(q, k, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
+                   a.interleaved, a.inverse);
+  });
+  return py::make_tuple(
+      py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(q_out))),
+      py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(k_out))));
+}
+
+// Would autograd allow to write into t? Raises as it would, before anything is written.
+void check_inplace(const Tensor& t) {
+  torch::autograd::check_inplace(t, c10::GradMode::is_enabled() && t.requires_grad());
+}
+
+const char* cpu_capability() {
+  switch (current_isa()) {
+    case Isa::avx512:
+      return "avx512";
+    case Isa::avx2:
+      return "avx2";
+    case Isa::plain:
+      break;
+  }
+  return "default";
+}
+
+py::dict build_info() {
+  py::dict info;
+  info["version"] = POSENC_VERSION;
+  info["torch"] = POSENC_TORCH_VERSION;
+#ifdef POSENC_CUDA_VERSION
+  info["cuda"] = POSENC_CUDA_VERSION;
+#else
+  info["cuda"] = py::none();
+#endif
+#ifdef _OPENMP
+  info["openmp"] = true;
+#else
+  info["openmp"] = false;
+#endif
+  return info;
+}
+
+}  // namespace
+}  // namespace posenc
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "Native kernels of posenc_ext.";
+  m.def("rope", torch::wrap_pybind_function(posenc::rope));
+  m.def("apply_rope", torch::wrap_pybind_function(posenc::apply_rope));
+  m.def("check_inplace", torch::wrap_pybind_function(posenc::check_inplace));
+  m.def("cpu_capability", posenc::cpu_capability, "ISA of the row kernels in use.");
+  m.def("build_info", posenc::build_info, "What the module was compiled against.");
+}

@@ -1,0 +1,16 @@
+#include "cpu/rope_rows.h"
+
+#define POSENC_BODY "cpu/rope_rows.inc"
+#include "cpu/for_each_isa.h"
+
+namespace posenc {
+
+const RopeRows& rope_rows(Isa isa) {
+#if POSENC_X86
+  if (isa == Isa::avx512) return avx512::rows;
+  if (isa == Isa::avx2) return avx2::rows;
+#endif
+  return plain::rows;
+}
+
+}  // namespace posenc

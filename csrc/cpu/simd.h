@@ -1,0 +1,221 @@
+// Loads and stores of one vector of channels, for each instruction set. Included by the *_rows bodies
+// inside their namespace and target region, so there is no include guard.
+//
+// A policy P has P::width<A> lanes of the math type A (float or double) and
+//   load(p)                one register of lanes from p[0..width)
+//   store(p, r)            rounds once to the type of p
+//   load_pairs(p, u, v)    u = p[0], p[2], ...   v = p[1], p[3], ...
+//   store_pairs(p, u, v)   the inverse
+
+struct Scalar {
+  template <class A>
+  static constexpr int64_t width = 1;
+
+  template <class T>
+  static inline math_t<T> load(const T* p) {
+    return widen(*p);
+  }
+  template <class T>
+  static inline void store(T* p, math_t<T> r) {
+    narrow(r, *p);
+  }
+  template <class T>
+  static inline void load_pairs(const T* p, math_t<T>& u, math_t<T>& v) {
+    u = widen(p[0]);
+    v = widen(p[1]);
+  }
+  template <class T>
+  static inline void store_pairs(T* p, math_t<T> u, math_t<T> v) {
+    narrow(u, p[0]);
+    narrow(v, p[1]);
+  }
+};
+
+#if defined(POSENC_AVX512)
+
+struct Wide {
+  template <class A>
+  static constexpr int64_t width = 64 / sizeof(A);
+
+  static inline __m512 load(const float* p) { return _mm512_loadu_ps(p); }
+  static inline __m512d load(const double* p) { return _mm512_loadu_pd(p); }
+  static inline __m512 load(const bf16* p) {
+    const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+  }
+  static inline __m512 load(const f16* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+
+  static inline void store(float* p, __m512 r) { _mm512_storeu_ps(p, r); }
+  static inline void store(double* p, __m512d r) { _mm512_storeu_pd(p, r); }
+  static inline void store(bf16* p, __m512 r) {
+    const __m256i h = _mm512_cvtepi32_epi16(_mm512_srli_epi32(round_bf16(r), 16));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), h);
+  }
+  static inline void store(f16* p, __m512 r) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_f16(r));
+  }
+
+  static inline void load_pairs(const float* p, __m512& u, __m512& v) {
+    const __m512 a = load(p), b = load(p + 16);
+    u = _mm512_permutex2var_ps(a, evens32(), b);
+    v = _mm512_permutex2var_ps(a, odds32(), b);
+  }
+  static inline void load_pairs(const double* p, __m512d& u, __m512d& v) {
+    const __m512d a = load(p), b = load(p + 8);
+    u = _mm512_permutex2var_pd(a, _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14), b);
+    v = _mm512_permutex2var_pd(a, _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15), b);
+  }
+  // One 32-bit lane holds one 16-bit pair, u in the low half.
+  static inline void load_pairs(const bf16* p, __m512& u, __m512& v) {
+    const __m512i w = _mm512_loadu_si512(p);
+    u = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+    v = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  static inline void load_pairs(const f16* p, __m512& u, __m512& v) {
+    const __m512i w = _mm512_loadu_si512(p);
+    u = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(w));
+    v = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(w, 16)));
+  }
+
+  static inline void store_pairs(float* p, __m512 u, __m512 v) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high =
+        _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    store(p, _mm512_permutex2var_ps(u, low, v));
+    store(p + 16, _mm512_permutex2var_ps(u, high, v));
+  }
+  static inline void store_pairs(double* p, __m512d u, __m512d v) {
+    store(p, _mm512_permutex2var_pd(u, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), v));
+    store(p + 8, _mm512_permutex2var_pd(u, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), v));
+  }
+  static inline void store_pairs(bf16* p, __m512 u, __m512 v) {
+    const __m512i low = _mm512_srli_epi32(round_bf16(u), 16);
+    const __m512i high =
+        _mm512_and_si512(round_bf16(v), _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
+    _mm512_storeu_si512(p, _mm512_or_si512(low, high));
+  }
+  static inline void store_pairs(f16* p, __m512 u, __m512 v) {
+    const __m512i low = _mm512_cvtepu16_epi32(narrow_f16(u));
+    const __m512i high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow_f16(v)), 16);
+    _mm512_storeu_si512(p, _mm512_or_si512(low, high));
+  }
+
+ private:
+  static inline __m512i evens32() {
+    return _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  }
+  static inline __m512i odds32() {
+    return _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  }
+  // The bfloat16 is the upper half of each lane.
+  static inline __m512i round_bf16(__m512 r) {
+    const __m512i u = _mm512_castps_si512(r);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    const __m512i bias = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+    const __mmask16 nan = _mm512_cmp_ps_mask(r, r, _CMP_UNORD_Q);
+    return _mm512_mask_mov_epi32(_mm512_add_epi32(u, bias), nan, _mm512_set1_epi32(0x7fc00000));
+  }
+  static inline __m256i narrow_f16(__m512 r) {
+    return _mm512_cvtps_ph(r, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+};
+
+#elif defined(POSENC_AVX2)
+
+struct Wide {
+  template <class A>
+  static constexpr int64_t width = 32 / sizeof(A);
+
+  static inline __m256 load(const float* p) { return _mm256_loadu_ps(p); }
+  static inline __m256d load(const double* p) { return _mm256_loadu_pd(p); }
+  static inline __m256 load(const bf16* p) {
+    const __m128i h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+  }
+  static inline __m256 load(const f16* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+
+  static inline void store(float* p, __m256 r) { _mm256_storeu_ps(p, r); }
+  static inline void store(double* p, __m256d r) { _mm256_storeu_pd(p, r); }
+  static inline void store(bf16* p, __m256 r) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), low_halves(_mm256_srli_epi32(round_bf16(r), 16)));
+  }
+  static inline void store(f16* p, __m256 r) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_f16(r));
+  }
+
+  static inline void load_pairs(const float* p, __m256& u, __m256& v) {
+    const __m256 a = load(p), b = load(p + 8);
+    u = in_order(_mm256_shuffle_ps(a, b, 0x88));
+    v = in_order(_mm256_shuffle_ps(a, b, 0xdd));
+  }
+  static inline void load_pairs(const double* p, __m256d& u, __m256d& v) {
+    const __m256d a = load(p), b = load(p + 4);
+    u = _mm256_permute4x64_pd(_mm256_unpacklo_pd(a, b), 0xd8);
+    v = _mm256_permute4x64_pd(_mm256_unpackhi_pd(a, b), 0xd8);
+  }
+  // One 32-bit lane holds one 16-bit pair, u in the low half.
+  static inline void load_pairs(const bf16* p, __m256& u, __m256& v) {
+    const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    u = _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
+    v = _mm256_castsi256_ps(_mm256_and_si256(w, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  static inline void load_pairs(const f16* p, __m256& u, __m256& v) {
+    const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    u = _mm256_cvtph_ps(low_halves(_mm256_and_si256(w, _mm256_set1_epi32(0xffff))));
+    v = _mm256_cvtph_ps(low_halves(_mm256_srli_epi32(w, 16)));
+  }
+
+  static inline void store_pairs(float* p, __m256 u, __m256 v) {
+    const __m256 low = _mm256_unpacklo_ps(u, v), high = _mm256_unpackhi_ps(u, v);
+    store(p, _mm256_permute2f128_ps(low, high, 0x20));
+    store(p + 8, _mm256_permute2f128_ps(low, high, 0x31));
+  }
+  static inline void store_pairs(double* p, __m256d u, __m256d v) {
+    const __m256d low = _mm256_unpacklo_pd(u, v), high = _mm256_unpackhi_pd(u, v);
+    store(p, _mm256_permute2f128_pd(low, high, 0x20));
+    store(p + 4, _mm256_permute2f128_pd(low, high, 0x31));
+  }
+  static inline void store_pairs(bf16* p, __m256 u, __m256 v) {
+    const __m256i low = _mm256_srli_epi32(round_bf16(u), 16);
+    const __m256i high =
+        _mm256_and_si256(round_bf16(v), _mm256_set1_epi32(static_cast<int>(0xffff0000u)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_or_si256(low, high));
+  }
+  static inline void store_pairs(f16* p, __m256 u, __m256 v) {
+    const __m256i low = _mm256_cvtepu16_epi32(narrow_f16(u));
+    const __m256i high = _mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow_f16(v)), 16);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_or_si256(low, high));
+  }
+
+ private:
+  // shuffle_ps works within 128-bit halves: put the four 64-bit groups in memory order.
+  static inline __m256 in_order(__m256 r) {
+    return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(r), 0xd8));
+  }
+  // The bfloat16 is the upper half of each lane.
+  static inline __m256i round_bf16(__m256 r) {
+    const __m256i u = _mm256_castps_si256(r);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    const __m256i bias = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(r, r, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(_mm256_add_epi32(u, bias), _mm256_set1_epi32(0x7fc00000), nan);
+  }
+  static inline __m128i narrow_f16(__m256 r) {
+    return _mm256_cvtps_ph(r, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  }
+  // 8 lanes below 2^16 -> 8 halves
+  static inline __m128i low_halves(__m256i w) {
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(w, w), 0xd8);
+    return _mm256_castsi256_si128(packed);
+  }
+};
+
+#else
+
+using Wide = Scalar;
+
+#endif

@@ -1,0 +1,50 @@
+"""Loads the native module `_C`, or says in one sentence why it does not load."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+
+import torch
+
+
+def _public(version: str) -> str:
+    """2.13.0+cpu and 2.13.0+cu130 have one binary interface."""
+    return version.partition("+")[0]
+
+
+def _sentence(built: str) -> str:
+    return (
+        f"posenc_ext was built for torch {built}, but torch {torch.__version__} is installed: "
+        "reinstall posenc_ext to build it against this one."
+    )
+
+
+def _built_for() -> str:
+    """The torch that the installed package asks for; used when `_C` cannot be loaded to tell."""
+    try:
+        requirements = importlib.metadata.requires("posenc_ext") or []
+    except importlib.metadata.PackageNotFoundError:
+        requirements = []
+    for requirement in requirements:
+        if match := re.match(r"torch\s*==\s*([\w.]+)", requirement):
+            return match[1]
+    return "another version"
+
+
+try:
+    from . import _C
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "posenc_ext has no native module here: install it with `pip install .` (or import it from "
+        "outside its source folder)."
+    ) from error
+except ImportError as error:
+    if _built_for() == _public(torch.__version__):
+        raise
+    raise ImportError(_sentence(_built_for())) from error
+
+if _public(_C.build_info()["torch"]) != _public(torch.__version__):
+    raise ImportError(_sentence(_C.build_info()["torch"]))
+
+__all__ = ["_C"]

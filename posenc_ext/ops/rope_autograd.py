@@ -1,0 +1,359 @@
+"""Gradients of rope.
+
+The map is linear in x and in the tables, so three operations are closed under differentiation:
+
+    rotate(x; cos, sin)              its gradient in x is the inverse rotation,
+    table_grads(g, x)                its gradient in the tables,
+    rotate(x; dcos, dsin) again      the gradient of table_grads in g, and inverted, in x.
+
+Each backward calls the differentiable function, never a raw op, so every order of derivative works.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.autograd.function import Function
+
+from .._native import _C
+
+_ops = torch.ops.posenc_ext
+
+
+class RopeOptions(NamedTuple):
+    """What every rope op takes after the tensors to rotate, in the order of its schema."""
+
+    cos: Tensor  # [L, n] or [B | 1, S, n]
+    sin: Tensor
+    positions: Tensor | None
+    offsets: Tensor | None
+    cu_seqlens: Tensor | None
+    offset: int
+    layout: str
+    interleaved: bool
+    inverse: bool
+
+    @property
+    def rotary_dim(self) -> int:
+        return 2 * self.cos.shape[-1]
+
+    def inverted(self) -> RopeOptions:
+        return self._replace(inverse=not self.inverse)
+
+    def with_tables(self, cos: Tensor, sin: Tensor) -> RopeOptions:
+        return self._replace(cos=cos, sin=sin)
+
+    def detached(self) -> RopeOptions:
+        return self.with_tables(self.cos.detach(), self.sin.detach())
+
+
+def check_tensors(op: str, **tensors: Any) -> None:
+    for name, value in tensors.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"posenc_ext.{op}: {name} must be a tensor, got {type(value).__name__}")
+
+
+def rope_options(
+    op: str,
+    cos: Tensor,
+    sin: Tensor | None,
+    layout: str,
+    positions: Tensor | None,
+    offset: int | Tensor,
+    cu_seqlens: Tensor | None,
+    interleaved: bool,
+    inverse: bool,
+) -> RopeOptions:
+    """Check the Python types, and give complex tables and tensor offsets the form of the schema."""
+    check_tensors(op, cos=cos)
+    if cos.is_complex():
+        if sin is not None:
+            raise ValueError(
+                f"posenc_ext.{op}: sin must be None when cos is complex (cos + i*sin), got both"
+            )
+        cos, sin = torch.view_as_real(cos).unbind(-1)
+        interleaved = True
+    if sin is None:
+        raise TypeError(
+            f"posenc_ext.{op}: sin must be a tensor unless cos is complex, got None with cos of "
+            f"{cos.dtype}"
+        )
+    check_tensors(op, sin=sin)
+    for name, optional in (("positions", positions), ("cu_seqlens", cu_seqlens)):
+        if optional is not None:
+            check_tensors(op, **{name: optional})
+    offsets = None
+    if isinstance(offset, Tensor):
+        offset, offsets = 0, offset
+    elif not isinstance(offset, torch.SymInt):
+        try:
+            offset = operator.index(offset)
+        except TypeError:
+            raise TypeError(
+                f"posenc_ext.{op}: offset must be an int or a tensor, got {type(offset).__name__}"
+            ) from None
+        if not -(2**63) <= offset < 2**63:
+            raise IndexError(f"posenc_ext.{op}: offset must be a row of the table, got {offset}")
+    if not isinstance(layout, str):
+        raise TypeError(f"posenc_ext.{op}: layout must be a str, got {type(layout).__name__}")
+    return RopeOptions(
+        cos, sin, positions, offsets, cu_seqlens, offset, layout, bool(interleaved), bool(inverse)
+    )
+
+
+def _forward_mode() -> bool:
+    return forward_ad._current_level >= 0
+
+
+def _differentiated(*tensors: Tensor) -> bool:
+    """Does any derivative flow through these? If not, the op alone will do."""
+    return _forward_mode() or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
+
+
+def _apply(function: type[Function], *args: Any) -> Any:
+    """Call a Function; in forward mode its Dual, since torch.compile refuses one with a jvp."""
+    return (_DUALS[function] if _forward_mode() else function).apply(*args)
+
+
+def rotate(x: Tensor, options: RopeOptions) -> Tensor:
+    if _differentiated(x, options.cos, options.sin):
+        return _apply(_Rope, x, *options)
+    return _ops.rope(x, *options)
+
+
+def rotate_pair(q: Tensor, k: Tensor, options: RopeOptions) -> tuple[Tensor, Tensor]:
+    if _differentiated(q, k, options.cos, options.sin):
+        return _apply(_ApplyRope, q, k, *options)
+    return _ops.apply_rope(q, k, *options)
+
+
+def rotate_inplace(op: str, xs: tuple[Tensor, ...], options: RopeOptions) -> tuple[Tensor, ...]:
+    """Rotate one or two tensors in place: all of them, or on an error none."""
+    write = _ops.rope_ if len(xs) == 1 else _ops.apply_rope_
+    if not _differentiated(*xs, options.cos, options.sin):
+        write(*xs, *options)
+        return xs
+    for name, x in zip("x" if len(xs) == 1 else "qk", xs, strict=True):
+        _check_inplace(op, name, x)
+    tables = options.cos.requires_grad or options.sin.requires_grad
+    # Not detached: the gradient of the tables depends on x, and may be differentiated again.
+    before = [x.clone() if tables else None for x in xs]
+    write(*(x.detach() for x in xs), *options.detached())
+    # One Function per tensor: autograd lets only a Function with one output write into a view.
+    return tuple(_apply(_Rotated, x, b, *options) for x, b in zip(xs, before, strict=True))
+
+
+def rotate_out(x: Tensor, out: Tensor, inplace: bool, options: RopeOptions) -> Tensor:
+    check_tensors("rope", out=out)
+    if inplace:
+        raise ValueError("posenc_ext.rope: out must not be given with inplace=True, got both")
+    if _differentiated(x, options.cos, options.sin, out):
+        raise ValueError(
+            "posenc_ext.rope: out must not be given when a gradient is needed (out= is not "
+            "differentiable), got an argument that requires grad"
+        )
+    _ops.rope_out(x, *options, out=out)
+    return out
+
+
+def _check_inplace(op: str, name: str, x: Tensor) -> None:
+    """What autograd would refuse after the write, refuse before it."""
+    base = x._base if x._is_view() and x._base is not None else x
+    if base.requires_grad and base.is_leaf:
+        what = "a leaf" if base is x else "a view of a leaf"
+        raise ValueError(
+            f"posenc_ext.{op}: {name} must not be {what} that requires grad when inplace=True, got "
+            f"one of shape {list(x.shape)}"
+        )
+    if not torch.compiler.is_compiling():
+        _C.check_inplace(x)
+
+
+def table_grads(grad: Tensor, x: Tensor, options: RopeOptions) -> tuple[Tensor, Tensor]:
+    """The gradient of rotate(x) in cos and in sin, for the gradient `grad` of its result."""
+    if _differentiated(grad, x):
+        return _apply(_TableGrads, grad, x, *options)
+    return _ops.rope_table_grad(grad, x, *options)
+
+
+def _rotate_by(x: Tensor, cos: Tensor | None, sin: Tensor | None, options: RopeOptions) -> Tensor:
+    """Rotate the first R channels by other tables, a missing one being zero; the rest become 0."""
+    if cos is None:
+        cos = torch.zeros_like(options.cos)
+    if sin is None:
+        sin = torch.zeros_like(options.sin)
+    rotated = rotate(x[..., : options.rotary_dim], options.with_tables(cos, sin))
+    return F.pad(rotated, (0, x.shape[-1] - options.rotary_dim))
+
+
+class _Saved:
+    """Keeps the options, and the tensors that a derivative needs, in an autograd context."""
+
+    @staticmethod
+    def save(ctx: Any, xs: tuple[Tensor | None, ...], options: tuple[Any, ...]) -> None:
+        ctx.count = len(xs)
+        ctx.flags = options[5:]
+        ctx.save_for_backward(*xs, *options[:5])
+        if _forward_mode():
+            ctx.save_for_forward(*xs, *options[:5])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def load(ctx: Any) -> tuple[tuple[Tensor | None, ...], RopeOptions]:
+        tensors = ctx.saved_tensors
+        return tensors[: ctx.count], RopeOptions(*tensors[ctx.count :], *ctx.flags)
+
+
+def _tables_needed(options: tuple[Any, ...]) -> bool:
+    return options[0].requires_grad or options[1].requires_grad or _forward_mode()
+
+
+class _Rope(Function):
+    """rotate(x)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *options: Any) -> Tensor:
+        _Saved.save(ctx, (x if _tables_needed(options) else None,), options)
+        return _ops.rope(x, *options)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+        (x,), options = _Saved.load(ctx)
+        if grad is None:
+            return (None,) * 10
+        dx = rotate(grad, options.inverted()) if ctx.needs_input_grad[0] else None
+        dcos, dsin = (
+            table_grads(grad, x, options) if any(ctx.needs_input_grad[1:3]) else (None, None)
+        )
+        return dx, dcos, dsin, *(None,) * 7
+
+
+class _ApplyRope(Function):
+    """rotate(q) and rotate(k) in one pass."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+        _Saved.save(ctx, (q, k) if _tables_needed(options) else (None, None), options)
+        return _ops.apply_rope(q, k, *options)
+
+    @staticmethod
+    def backward(ctx: Any, grad_q: Tensor | None, grad_k: Tensor | None) -> tuple[Any, ...]:
+        (q, k), options = _Saved.load(ctx)
+        need_q = ctx.needs_input_grad[0] and grad_q is not None
+        need_k = ctx.needs_input_grad[1] and grad_k is not None
+        back = options.inverted()
+        dq = dk = dcos = dsin = None
+        if need_q and need_k:
+            dq, dk = rotate_pair(grad_q, grad_k, back)
+        elif need_q:
+            dq = rotate(grad_q, back)
+        elif need_k:
+            dk = rotate(grad_k, back)
+        if any(ctx.needs_input_grad[2:4]):
+            for x, grad in ((q, grad_q), (k, grad_k)):
+                if grad is not None:
+                    c, s = table_grads(grad, x, options)
+                    dcos, dsin = (c, s) if dcos is None else (dcos + c, dsin + s)
+        return dq, dk, dcos, dsin, *(None,) * 7
+
+
+class _Rotated(Function):
+    """Tells autograd that x has been rotated in place. `before` is a copy of what it was, if the
+    tables need a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, before: Tensor | None, *options: Any) -> Tensor:
+        _Saved.save(ctx, (before,), options)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+        dx, *rest = _Rope.backward(ctx, grad)
+        return dx, None, *rest
+
+
+class _TableGrads(Function):
+    """table_grads(grad, x)."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, x: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+        _Saved.save(ctx, (grad, x), options)
+        return _ops.rope_table_grad(grad, x, *options)
+
+    @staticmethod
+    def backward(ctx: Any, cos: Tensor | None, sin: Tensor | None) -> tuple[Any, ...]:
+        (grad, x), options = _Saved.load(ctx)
+        if cos is None and sin is None:
+            return (None,) * 11
+        need_grad, need_x = ctx.needs_input_grad[:2]
+        dgrad = _rotate_by(x, cos, sin, options) if need_grad else None
+        dx = _rotate_by(grad, cos, sin, options.inverted()) if need_x else None
+        return dgrad, dx, *(None,) * 9
+
+
+# Forward mode.
+
+
+def _push_forward(
+    x: Tensor, dx: Tensor | None, tangents: tuple[Any, ...], options: RopeOptions
+) -> Tensor | None:
+    """The tangent of rotate(x): the rotation of dx, plus x rotated by the tangents of the tables."""
+    dcos, dsin = tangents[:2]
+    total = None if dx is None else rotate(dx, options)
+    if dcos is not None or dsin is not None:
+        tables = _rotate_by(x, dcos, dsin, options)
+        total = tables if total is None else total + tables
+    return total
+
+
+class _RopeDual(_Rope):
+    @staticmethod
+    def jvp(ctx: Any, dx: Tensor | None, *tangents: Any) -> Tensor | None:
+        (x,), options = _Saved.load(ctx)
+        return _push_forward(x, dx, tangents, options)
+
+
+class _ApplyRopeDual(_ApplyRope):
+    @staticmethod
+    def jvp(ctx: Any, dq: Tensor | None, dk: Tensor | None, *tangents: Any) -> tuple[Any, Any]:
+        (q, k), options = _Saved.load(ctx)
+        return _push_forward(q, dq, tangents, options), _push_forward(k, dk, tangents, options)
+
+
+class _RotatedDual(_Rotated):
+    @staticmethod
+    def jvp(ctx: Any, dx: Tensor | None, before: Tensor | None, *tangents: Any) -> Tensor | None:
+        (x,), options = _Saved.load(ctx)
+        tangent = _push_forward(x, dx, tangents, options)
+        if dx is None or tangent is None:
+            return tangent
+        return dx.copy_(tangent)  # autograd wants the tangent of a dirty input changed in place
+
+
+class _TableGradsDual(_TableGrads):
+    @staticmethod
+    def jvp(ctx: Any, dgrad: Tensor | None, dx: Tensor | None, *_: Any) -> tuple[Any, Any]:
+        (grad, x), options = _Saved.load(ctx)
+        terms = []
+        if dgrad is not None:
+            terms.append(table_grads(dgrad, x, options))
+        if dx is not None:
+            terms.append(table_grads(grad, dx, options))
+        dcos, dsin = terms[0]
+        for c, s in terms[1:]:
+            dcos, dsin = dcos + c, dsin + s
+        return dcos, dsin
+
+
+_DUALS: dict[type[Function], type[Function]] = {
+    _Rope: _RopeDual,
+    _ApplyRope: _ApplyRopeDual,
+    _Rotated: _RotatedDual,
+    _TableGrads: _TableGradsDual,
+}
