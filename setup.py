@@ -157,18 +157,22 @@ def make_build_ext():
     class BuildExt(BuildExtension):
         def finalize_options(self):
             super().finalize_options()
-            self.force = True  # another torch or flag leaves file times as they were
+            # Objects stay for the next build, which makes `pip install -e .` incremental as well.
+            # They are never taken for those of another Python or torch.
+            self.build_temp = f"build/temp-{sys.implementation.cache_tag}-torch-{torch.__version__}"
+            self.force = True
 
     return BuildExt
 
 
-setup(
-    version=VERSION,
-    packages=find_packages(include=["posenc_ext", "posenc_ext.*"]),
-    include_package_data=False,
-    package_data={"posenc_ext": ["py.typed", "*.pyi"]},
-    # A module built for one torch does not load in another.
-    install_requires=[f"torch=={torch.__version__.split('+')[0]}" if torch else "torch"],
-    ext_modules=[make_extension()] if torch else [],
-    cmdclass={"build_ext": make_build_ext()} if torch else {},
-)
+if __name__ == "__main__":
+    setup(
+        version=VERSION,
+        packages=find_packages(include=["posenc_ext", "posenc_ext.*"]),
+        include_package_data=False,
+        package_data={"posenc_ext": ["py.typed", "*.pyi"]},
+        # A module built for one torch does not load in another.
+        install_requires=[f"torch=={torch.__version__.split('+')[0]}" if torch else "torch"],
+        ext_modules=[make_extension()] if torch else [],
+        cmdclass={"build_ext": make_build_ext()} if torch else {},
+    )

@@ -38,7 +38,13 @@ def find_torch():
     return True
 
 
+def add_own_programs_to_path():
+    # `venv/bin/pip install` works without activating the venv; ninja may lie beside pip.
+    os.environ["PATH"] += os.pathsep + os.path.dirname(sys.executable)
+
+
 def build_requirements():
+    add_own_programs_to_path()
     needed = [] if find_torch() else ["torch"]
     return needed if shutil.which("ninja") else [*needed, "ninja"]
 
@@ -49,6 +55,7 @@ def prepare():
             f"posenc_ext: building needs setuptools 77 or newer, got {setuptools_version}: "
             "pip install -U setuptools"
         )
+    add_own_programs_to_path()
     find_torch()
 
 

@@ -1,0 +1,71 @@
+# Needs python3, a C++20 compiler and pip; everything else is set up in .venv, once.
+# PYTHON: what .venv is made from. TORCH: what pip installs as torch, for example
+# TORCH="torch --index-url URL". ARGS: more arguments for pytest, the demo or the bench.
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+ARGS ?=
+
+BIN := $(abspath $(VENV))/bin
+# One stamp per choice of torch, so that another TORCH sets up again.
+KEY := $(shell echo '$(TORCH)' | cksum | cut -d ' ' -f 1)
+HAS_TORCH := $(VENV)/.torch-$(KEY)
+BUILT := $(VENV)/.built-$(KEY)
+DEV := $(VENV)/.dev-$(KEY)
+BUILD_FILES := setup.py pyproject.toml posenc_ext/_version.py \
+  $(shell find build_backend csrc -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -name '*.cu*')
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+export PATH := $(BIN):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench check lint cmake-test install-test clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
+
+demo: $(BUILT) ## set up, then train a small language model with rotary positions
+	$(BIN)/python examples/demo.py $(ARGS)
+
+test: $(BUILT) ## set up, then run the tests under each instruction set this machine has
+	.ci/each_isa pytest $(ARGS)
+
+bench: $(BUILT) ## set up, then measure speed beside a copy of the same bytes
+	$(BIN)/python -m bench $(ARGS)
+
+check: lint test cmake-test install-test ## all that CI checks
+
+lint: $(DEV) ## formatting, lint and types
+	ruff format --check .
+	ruff check .
+	mypy posenc_ext
+	find csrc -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -name '*.cu*' | \
+	  xargs clang-format --dry-run -Werror
+
+cmake-test: $(DEV) ## build with CMake and run the tests on that module
+	cmake -S . -B build/cmake -G Ninja -DPython_EXECUTABLE=$(BIN)/python \
+	  -DPOSENC_WERROR=$(or $(POSENC_WERROR),0)
+	cmake --build build/cmake $(if $(MAX_JOBS),-j $(MAX_JOBS))
+	PYTHONPATH=$(CURDIR)/build/cmake/python POSENC_MODULE_DIR=$(CURDIR)/build/cmake/python/posenc_ext \
+	  pytest $(ARGS)
+
+install-test: $(DEV) ## pip install in all its ways, in fresh environments (minutes)
+	pytest -m slow tests/test_install.py
+
+clean: ## remove what the build made; .venv keeps its packages
+	rm -rf build dist *.egg-info $(VENV)/.built-* $(VENV)/.dev-*
+	find posenc_ext -name '_C.*.so' -delete
+
+$(HAS_TORCH):
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install $(TORCH)
+	$(PIP) install 'setuptools>=77.0.3' ninja
+	rm -f $(VENV)/.torch-*
+	touch $@
+
+$(BUILT): $(HAS_TORCH) $(BUILD_FILES)
+	$(PIP) install --no-build-isolation -e '.[test]'
+	touch $@
+
+$(DEV): $(BUILT)
+	$(PIP) install --no-build-isolation -e '.[dev]'
+	touch $@
