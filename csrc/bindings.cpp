@@ -7,12 +7,13 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
-#include "cpu/isa.h"
 #include "checks.h"
+#include "cpu/isa.h"
 
 // The arguments shared by every rope op, after the tensors to rotate.
-#define ROPE_OPTIONS                                                                             \
-  "Tensor cos, Tensor sin, Tensor? positions, Tensor? offsets, Tensor? cu_seqlens, SymInt offset, " \
+#define ROPE_OPTIONS                                                                        \
+  "Tensor cos, Tensor sin, Tensor? positions, Tensor? offsets, Tensor? cu_seqlens, SymInt " \
+  "offset, "                                                                                \
   "str layout, bool interleaved, bool inverse"
 
 TORCH_LIBRARY(posenc_ext, m) {
@@ -198,9 +199,8 @@ py::object apply_rope(py::handle q_, py::handle k_, py::handle cos, py::handle s
     return op.call(q, k, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
                    a.interleaved, a.inverse);
   });
-  return py::make_tuple(
-      py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(q_out))),
-      py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(k_out))));
+  return py::make_tuple(py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(q_out))),
+                        py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(k_out))));
 }
 
 // Would autograd allow to write into t? Raises as it would, before anything is written.

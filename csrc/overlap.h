@@ -1,5 +1,5 @@
-// Do two strided views touch the same memory, or one view the same element twice? An exact answer: the
-// range test alone would refuse q and k sliced from one fused projection.
+// Do two strided views touch the same memory, or one view the same element twice? An exact answer:
+// the range test alone would refuse q and k sliced from one fused projection.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -48,12 +48,14 @@ struct Reach {
       const int64_t last = t.size(i) - 1;
       if (last == 0) continue;
       const int64_t step = t.stride(i) * t.element_size();
-      terms.push_back({step, negative || both_signs ? -last : 0, negative && !both_signs ? 0 : last});
+      terms.push_back(
+          {step, negative || both_signs ? -last : 0, negative && !both_signs ? 0 : last});
     }
   }
 
   void sort() {
-    std::sort(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return a.step > b.step; });
+    std::sort(terms.begin(), terms.end(),
+              [](const Term& a, const Term& b) { return a.step > b.step; });
     // Equal steps are one step that goes further.
     size_t kept = 0;
     for (size_t i = 1; i < terms.size(); ++i) {
@@ -87,8 +89,8 @@ inline bool overlap(const at::Tensor& a, const at::Tensor& b) {
     for (int64_t i = 0; i < t.dim(); ++i) bytes += (t.size(i) - 1) * t.stride(i) * t.element_size();
     return bytes;
   };
-  const int64_t delta = static_cast<const char*>(a.const_data_ptr()) -
-                        static_cast<const char*>(b.const_data_ptr());
+  const int64_t delta =
+      static_cast<const char*>(a.const_data_ptr()) - static_cast<const char*>(b.const_data_ptr());
   if (delta >= span(b) || -delta >= span(a)) return false;
   if (a.element_size() != b.element_size() || delta % a.element_size() != 0) return true;
   Reach reach;  // b_index - a_index = delta

@@ -13,15 +13,15 @@
 
 namespace posenc {
 
-// The arguments that every rope op shares, after the tensors it rotates. Int is int64_t for a kernel
-// and c10::SymInt for a fake one.
+// The arguments that every rope op shares, after the tensors it rotates. Int is int64_t for a
+// kernel and c10::SymInt for a fake one.
 template <class Int>
 struct RopeOptions {
-  const at::Tensor& cos;                             // [L, n] or [B | 1, S, n]
-  const at::Tensor& sin;                             // like cos
-  const std::optional<at::Tensor>& positions;        // [S] or [B | 1, S]
-  const std::optional<at::Tensor>& offsets;          // [] or [B]; [N] with cu_seqlens
-  const std::optional<at::Tensor>& cu_seqlens;       // [N + 1]
+  const at::Tensor& cos;                        // [L, n] or [B | 1, S, n]
+  const at::Tensor& sin;                        // like cos
+  const std::optional<at::Tensor>& positions;   // [S] or [B | 1, S]
+  const std::optional<at::Tensor>& offsets;     // [] or [B]; [N] with cu_seqlens
+  const std::optional<at::Tensor>& cu_seqlens;  // [N + 1]
   Int offset;
   std::string_view layout;
   bool interleaved;
@@ -60,9 +60,9 @@ template <class Int>
 void check_rope_table(const char* op, RopeInput x, const RopeOptions<Int>& options) {
   const auto& [cos, sin] = std::tie(options.cos, options.sin);
   const auto type = x.tensor.scalar_type(), table = cos.scalar_type();
-  POSENC_CHECK_TYPE(
-      table == at::kFloat || table == type, op,
-      "cos must be float32 or have the dtype of ", x.name, " (", type, "), got ", table);
+  POSENC_CHECK_TYPE(table == at::kFloat || table == type, op,
+                    "cos must be float32 or have the dtype of ", x.name, " (", type, "), got ",
+                    table);
   POSENC_CHECK_TYPE(sin.scalar_type() == table, op, "sin must have the dtype of cos (", table,
                     "), got ", sin.scalar_type());
   const auto dim = sizes_of<Int>(x.tensor).back();
@@ -100,14 +100,14 @@ void check_rope_device(const char* op, RopeInput x, const RopeOptions<Int>& opti
   if (options.cu_seqlens) check("cu_seqlens", *options.cu_seqlens);
 }
 
-// Everything that shapes and dtypes can tell. Values of positions, offsets and cu_seqlens are checked
-// where they can be read: by the CPU kernel, or by a device assert.
+// Everything that shapes and dtypes can tell. Values of positions, offsets and cu_seqlens are
+// checked where they can be read: by the CPU kernel, or by a device assert.
 template <class Int>
 RopeAxes check_rope(const char* op, RopeInput x, const RopeOptions<Int>& options) {
   const auto type = x.tensor.scalar_type();
-  POSENC_CHECK_TYPE(type == at::kFloat || type == at::kDouble || type == at::kBFloat16 ||
-                        type == at::kHalf,
-                    op, x.name, " must be float32, float64, bfloat16 or float16, got ", type);
+  POSENC_CHECK_TYPE(
+      type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf, op,
+      x.name, " must be float32, float64, bfloat16 or float16, got ", type);
   POSENC_CHECK_TYPE(x.tensor.layout() == at::kStrided, op, x.name, " must be a dense tensor, got ",
                     x.tensor.layout());
   const RopeAxes axes = rope_axes(op, options.layout);
@@ -133,18 +133,19 @@ RopeAxes check_rope(const char* op, RopeInput x, const RopeOptions<Int>& options
                      "cos must have shape [L, R/2] to be indexed by positions, offset or "
                      "cu_seqlens, got ",
                      sizes_of<Int>(options.cos));
-  POSENC_CHECK_VALUE(sources <= 1, op, "positions must not be given together with cu_seqlens, got both");
+  POSENC_CHECK_VALUE(sources <= 1, op,
+                     "positions must not be given together with cu_seqlens, got both");
   if (options.positions) {
     const auto& positions = *options.positions;
     check_rope_index(op, "positions", positions);
     const auto given = sizes_of<Int>(positions);
-    POSENC_CHECK_VALUE(!shifted, op,
-                       "positions must not be given together with offset: add it to them, got both");
-    POSENC_CHECK_VALUE((given.size() == 1 && given[0] == length) ||
-                           (given.size() == 2 && (given[0] == batch || given[0] == 1) &&
-                            given[1] == length),
-                       op, "positions must have shape [S] or [B, S] with B = ", batch,
-                       " and S = ", length, ", got ", given);
+    POSENC_CHECK_VALUE(
+        !shifted, op, "positions must not be given together with offset: add it to them, got both");
+    POSENC_CHECK_VALUE(
+        (given.size() == 1 && given[0] == length) ||
+            (given.size() == 2 && (given[0] == batch || given[0] == 1) && given[1] == length),
+        op, "positions must have shape [S] or [B, S] with B = ", batch, " and S = ", length,
+        ", got ", given);
   }
   if (!per_token && !options.positions && !options.offsets && !options.cu_seqlens) {
     const Int rows = sizes_of<Int>(options.cos)[0];
@@ -186,6 +187,8 @@ RopeAxes check_apply_rope(const char* op, const at::Tensor& q, const at::Tensor&
   const auto q_size = sizes_of<Int>(q), k_size = sizes_of<Int>(k);
   POSENC_CHECK_VALUE(axes.batch < 0 || q_size[axes.batch] == k_size[axes.batch], op,
                      "k must have the batch size of q, ", q_size, ", got ", k_size);
+  POSENC_CHECK_VALUE(!options.cu_seqlens || q_size[axes.seq] == k_size[axes.seq], op,
+                     "k must have the length of q with cu_seqlens, ", q_size, ", got ", k_size);
   POSENC_CHECK_VALUE(q_size.back() == k_size.back(), op, "k must have the head dim of q, ", q_size,
                      ", got ", k_size);
   return axes;
@@ -199,9 +202,8 @@ RopeAxes check_rope_table_grad(const char* op, const at::Tensor& grad, const at:
                     x.scalar_type(), "), got ", grad.scalar_type());
   POSENC_CHECK_VALUE(grad.device() == x.device(), op, "grad must be on the device of x (",
                      x.device(), "), got ", grad.device());
-  POSENC_CHECK_VALUE(sizes_of<Int>(grad) == sizes_of<Int>(x), op,
-                     "grad must have the shape of x, ", sizes_of<Int>(x), ", got ",
-                     sizes_of<Int>(grad));
+  POSENC_CHECK_VALUE(sizes_of<Int>(grad) == sizes_of<Int>(x), op, "grad must have the shape of x, ",
+                     sizes_of<Int>(x), ", got ", sizes_of<Int>(grad));
   return check_rope(op, {"x", x}, options);
 }
 

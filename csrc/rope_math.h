@@ -2,8 +2,9 @@
 //
 //   u' = u*c - v*s        v' = v*c + u*s
 //
-// The order of operations is that of the eager x*cos + rotate_half(x)*sin (negation is exact), and no
-// product may be contracted into an FMA: that is what makes all devices and instruction sets agree.
+// The order of operations is that of the eager x*cos + rotate_half(x)*sin (negation is exact), and
+// no product may be contracted into an FMA: that is what makes all devices and instruction sets
+// agree.
 //
 // No include guard and no includes: each instruction-set namespace includes its own copy.
 

@@ -1,7 +1,7 @@
-// rope on meta tensors: the checks of the kernels, and outputs of the same sizes and strides without
-// data. Sizes are symbolic, so tracing under any length stays one graph.
-#include <ATen/ops/empty_strided.h>
+// rope on meta tensors: the checks of the kernels, and outputs of the same sizes and strides
+// without data. Sizes are symbolic, so tracing under any length stays one graph.
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <torch/library.h>
 
 #include "rope.h"

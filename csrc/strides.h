@@ -7,8 +7,8 @@
 
 namespace posenc {
 
-// Sizes and strides as int64_t for real tensors, as c10::SymInt for traced ones, so that one piece of
-// code serves the kernels and their fake versions.
+// Sizes and strides as int64_t for real tensors, as c10::SymInt for traced ones, so that one piece
+// of code serves the kernels and their fake versions.
 template <class Int>
 c10::ArrayRef<Int> sizes_of(const at::Tensor& t);
 template <>

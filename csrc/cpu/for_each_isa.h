@@ -1,8 +1,8 @@
 // Compiles POSENC_BODY, a file name, once per instruction set. Each copy lives in its own namespace
 // (plain, avx2, avx512) and, but for `plain`, in a target region, so that no build flag is needed.
 // The feature list of a region and the run-time condition in isa.h must stay in step.
-// A body is torch-free: a shared inline function compiled here with AVX could replace the plain copy
-// of another file at link time.
+// A body is torch-free: a shared inline function compiled here with AVX could replace the plain
+// copy of another file at link time.
 //
 // No include guard: every <op>_rows.cpp includes it once.
 #include <cstdint>
@@ -11,7 +11,8 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 #define POSENC_X86 1
-#ifndef __clang__  // GCC 12 and 13 warn about the undefined operands inside their own AVX-512 headers
+#ifndef __clang__  // GCC 12 and 13 warn about the undefined operands inside their own AVX-512
+                   // headers
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
@@ -37,7 +38,7 @@ namespace posenc::avx2 {
 }  // namespace posenc::avx2
 #ifdef __clang__
 #pragma clang attribute pop
-#pragma clang attribute push( \
+#pragma clang attribute push(                                                    \
     __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c"))), \
     apply_to = function)
 #else

@@ -1,16 +1,13 @@
-// rope and apply_rope on CPU: check, allocate, walk tiles of tokens in parallel, call the row kernel.
+// rope and apply_rope on CPU: check, allocate, walk tiles of tokens in parallel, call the row
+// kernel.
 #include "rope.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/library.h>
 
-#include <array>
-#include <vector>
-
 #include "cpu/rope_index.h"
-#include "cpu/rope_rows.h"
-#include "cpu/rope_types.h"
+#include "cpu/rope_tables.h"
 #include "overlap.h"
 
 namespace posenc {
@@ -19,48 +16,6 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// cos or sin. The row kernels read adjacent float (double for double x) columns; a table of any other
-// kind is converted a tile at a time, once for all heads.
-struct Table {
-  const char* data;
-  at::ScalarType type;
-  int64_t batch, row, column;  // strides in elements; batch is 0 for a table shared by the batch
-  bool negate, direct;
-
-  Table(const Tensor& t, bool negate, at::ScalarType math)
-      : data(static_cast<const char*>(t.const_data_ptr())),
-        type(t.scalar_type()),
-        batch(t.dim() == 3 && t.size(0) > 1 ? t.stride(0) : 0),
-        row(t.stride(-2)),
-        column(t.stride(-1)),
-        negate(negate),
-        direct(type == math && !negate && (column == 1 || t.size(-1) <= 1)) {}
-
-  template <class Stored, class Math>
-  void convert(int64_t start, int64_t pairs, Math* out) const {
-    const Stored* in = reinterpret_cast<const Stored*>(data) + start;
-    for (int64_t i = 0; i < pairs; ++i) {
-      const Math value = static_cast<Math>(widen(in[i * column]));
-      out[i] = negate ? -value : value;
-    }
-  }
-
-  template <class Math>
-  void read_row(int64_t start, int64_t pairs, Math* out) const {
-    switch (rope_dtype(type)) {
-      case RopeDtype::f32:
-        return convert<float>(start, pairs, out);
-      case RopeDtype::f64:
-        return convert<double>(start, pairs, out);
-      case RopeDtype::bf16:
-        return convert<bf16>(start, pairs, out);
-      case RopeDtype::f16:
-        return convert<f16>(start, pairs, out);
-    }
-  }
-};
-
-constexpr int64_t kTileTokens = 32;
 constexpr int64_t kGrainElements = 32768;  // less work than this is not worth a second thread
 
 // A tensor to rotate and where the result goes.
@@ -85,43 +40,14 @@ struct Operand {
   }
 };
 
-// The cos and sin of the tile at hand, as the row kernels want them.
-template <class Math>
-struct TileTables {
-  const Table &cos, &sin;
-  int64_t pairs;
-  std::vector<Math> buffer;  // [2, kTileTokens, pairs], allocated only when a table needs converting
-  std::array<int64_t, kTileTokens> cos_row, sin_row;
-
-  void load(const RopeIndex& index, int64_t batch, int64_t first, int64_t tokens, RopeTile& tile) {
-    const int64_t* rows = index.of(batch, first);
-    if (buffer.empty() && !(cos.direct && sin.direct)) buffer.resize(2 * kTileTokens * pairs);
-    tile.cos = load(cos, rows, batch, tokens, buffer.data(), cos_row);
-    tile.sin = load(sin, rows, batch, tokens, buffer.data() + kTileTokens * pairs, sin_row);
-    tile.cos_row = cos_row.data();
-    tile.sin_row = sin_row.data();
-  }
-
- private:
-  const void* load(const Table& table, const int64_t* rows, int64_t batch, int64_t tokens,
-                   Math* converted, std::array<int64_t, kTileTokens>& offsets) {
-    for (int64_t i = 0; i < tokens; ++i) {
-      const int64_t start = batch * table.batch + rows[i] * table.row;
-      if (!table.direct) table.read_row(start, pairs, converted + i * pairs);
-      offsets[i] = table.direct ? start : i * pairs;
-    }
-    return table.direct ? static_cast<const void*>(table.data) : converted;
-  }
-};
-
 template <class Math>
 void rotate(c10::ArrayRef<Operand> operands, const RopeOptions<int64_t>& options,
             const RopeIndex& index, at::ScalarType type, int64_t dim) {
   const auto math = sizeof(Math) == 8 ? at::kDouble : at::kFloat;
   const Table cos(options.cos, false, math), sin(options.sin, options.inverse, math);
   const int64_t pairs = options.cos.size(-1);
-  const auto kernel = rope_rows(current_isa())
-                          .rotate[static_cast<int>(rope_dtype(type))][options.interleaved];
+  const auto kernel =
+      rope_rows(current_isa()).rotate[static_cast<int>(rope_dtype(type))][options.interleaved];
   const auto item = static_cast<int64_t>(c10::elementSize(type));
 
   int64_t length = 0, heads = 0;
@@ -247,8 +173,8 @@ std::tuple<Tensor, Tensor> apply_rope(const Tensor& q, const Tensor& k, const Te
                                      offset, layout, interleaved, inverse};
   const RopeAxes axes = check_apply_rope("apply_rope", q, k, options);
   Tensor q_out = empty_output(q), k_out = empty_output(k);
-  rotate("apply_rope", {Operand(q, q_out, axes), Operand(k, k_out, axes)}, options,
-         q.scalar_type(), q.size(-1));
+  rotate("apply_rope", {Operand(q, q_out, axes), Operand(k, k_out, axes)}, options, q.scalar_type(),
+         q.size(-1));
   return {q_out, k_out};
 }
 

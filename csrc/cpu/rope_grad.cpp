@@ -2,8 +2,9 @@
 //
 //   dcos = sum(gu*u + gv*v)      dsin = sum(gv*u - gu*v)
 //
-// over every token and head that used the row. Rows are independent; within a row the terms are added
-// in double, in the order of batch, token, head, so the result does not depend on the thread count.
+// over every token and head that used the row. Rows are independent; within a row the terms are
+// added in double, in the order of batch, token, head, so the result does not depend on the thread
+// count.
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>

@@ -13,12 +13,12 @@ namespace posenc {
 struct RopeTile {
   const void* x;
   void* out;
-  int64_t tokens, heads, dim, pairs;          // dim = D, pairs = R/2
+  int64_t tokens, heads, dim, pairs;  // dim = D, pairs = R/2
   int64_t x_token, x_head, x_dim;
   int64_t out_token, out_head, out_dim;
-  const void* cos;                            // float, or double for double x; unit stride in a row
+  const void* cos;  // float, or double for double x; unit stride in a row
   const void* sin;
-  const int64_t* cos_row;                     // [tokens], element offset of a token's row
+  const int64_t* cos_row;  // [tokens], element offset of a token's row
   const int64_t* sin_row;
 };
 
@@ -28,14 +28,14 @@ struct RopeGradRow {
   const void* x;
   int64_t heads, pairs;
   int64_t grad_head, grad_dim, x_head, x_dim;
-  double* dcos;                               // [pairs]
+  double* dcos;  // [pairs]
   double* dsin;
 };
 
 enum class RopeDtype { f32, f64, bf16, f16 };
 
 struct RopeRows {
-  void (*rotate[4][2])(const RopeTile&);          // [RopeDtype][interleaved]
+  void (*rotate[4][2])(const RopeTile&);  // [RopeDtype][interleaved]
   void (*table_grad[4][2])(const RopeGradRow&);
 };
 

@@ -1,5 +1,5 @@
-// Loads and stores of one vector of channels, for each instruction set. Included by the *_rows bodies
-// inside their namespace and target region, so there is no include guard.
+// Loads and stores of one vector of channels, for each instruction set. Included by the *_rows
+// bodies inside their namespace and target region, so there is no include guard.
 //
 // A policy P has P::width<A> lanes of the math type A (float or double) and
 //   load(p)                one register of lanes from p[0..width)
@@ -141,7 +141,8 @@ struct Wide {
   static inline void store(float* p, __m256 r) { _mm256_storeu_ps(p, r); }
   static inline void store(double* p, __m256d r) { _mm256_storeu_pd(p, r); }
   static inline void store(bf16* p, __m256 r) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), low_halves(_mm256_srli_epi32(round_bf16(r), 16)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
+                     low_halves(_mm256_srli_epi32(round_bf16(r), 16)));
   }
   static inline void store(f16* p, __m256 r) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_f16(r));
