@@ -1,0 +1,75 @@
+"""What is under test, the device fixture, and a count of what ran on CUDA."""
+
+import importlib.metadata
+import json
+import os
+import pathlib
+import sys
+
+import posenc_ext
+import pytest
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PACKAGE = pathlib.Path(posenc_ext.__file__).resolve().parent
+CUDA = torch.cuda.is_available() and bool(posenc_ext._C.build_info()["cuda"])
+FAIL_WITHOUT_CUDA = os.environ.get("FAIL_WITHOUT_CUDA", "0") not in ("", "0")
+
+
+def installed_elsewhere():
+    """The folder of an installed, non-editable posenc_ext other than the one imported, or None."""
+    path = [entry for entry in sys.path if pathlib.Path(entry or ".").resolve() != ROOT]
+    for dist in importlib.metadata.distributions(name="posenc_ext", path=path):
+        if json.loads(dist.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"):
+            return None
+        folder = pathlib.Path(dist.locate_file("posenc_ext")).resolve()
+        return folder if folder.is_dir() and folder != PACKAGE else None
+    return None
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "cuda: needs a GPU and a build with CUDA")
+    other = installed_elsewhere()
+    if PACKAGE == ROOT / "posenc_ext" and other:
+        pytest.exit(
+            f"posenc_ext was imported from the source tree although it is installed in {other}; "
+            "run `pytest`, not `python -m pytest`, or unset PYTHONPATH",
+            returncode=pytest.ExitCode.USAGE_ERROR,
+        )
+
+
+def pytest_report_header():
+    return [
+        f"posenc_ext {posenc_ext.__version__}: {PACKAGE}",
+        f"_C: {posenc_ext._C.__file__}",
+        f"cpu capability: {posenc_ext._C.cpu_capability()}, torch {torch.__version__}, "
+        f"{torch.get_num_threads()} threads, CUDA tests: {'run' if CUDA else 'skipped'}",
+    ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("cuda") and not CUDA:
+        if FAIL_WITHOUT_CUDA:
+            pytest.fail("needs CUDA, and FAIL_WITHOUT_CUDA is set", pytrace=False)
+        pytest.skip("needs CUDA")
+
+
+def pytest_terminal_summary(terminalreporter):
+    def on_cuda(outcome, when):
+        reports = terminalreporter.stats.get(outcome, [])
+        return sum("cuda" in r.keywords and r.when == when for r in reports if hasattr(r, "when"))
+
+    ran = on_cuda("passed", "call") + on_cuda("failed", "call")
+    skipped = on_cuda("skipped", "setup")
+    terminalreporter.write_line(f"CUDA: {ran} tests ran, {skipped} skipped for want of a GPU")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def device(request):
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def golden():
+    return json.loads((ROOT / "tests" / "golden.json").read_text())
