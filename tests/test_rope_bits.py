@@ -1,0 +1,177 @@
+"""Bit equality: with eager torch, across dtypes, views, thread counts and instruction sets."""
+
+import functools
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import posenc_ext
+import pytest
+import torch
+from rope_cases import (
+    DTYPES, LAYOUTS, VIEWS, assert_bits, bshd, eager, name, shape, table, threads, uniform,
+)
+
+both_pairings = pytest.mark.parametrize("interleaved", [False, True], ids=["half", "interleaved"])
+HALF_DTYPES = (torch.bfloat16, torch.float16)
+ROTARY_DIMS = (2, 6, 16, 24, 30, 42, 48, 62, 64, 66, 72, 80, 96, 112, 128, 130, 160, 256)
+SPECIAL = [0.0, -0.0, 1e-40, -1e-45, 1e-38, 3e38, -3e38, float("inf"), -float("inf"), float("nan"), 1.0, -2.0]
+
+
+@both_pairings
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
+@pytest.mark.parametrize("rotary", ROTARY_DIMS)
+def test_equals_eager(rotary, dtype, inverse, interleaved, device):
+    cos, sin = table(rotary // 2, dtype, device=device)
+    x = uniform(shape("bshd", s=40, d=rotary + 3), dtype, device=device)
+    right = torch.cat([eager(x[..., :rotary], cos, sin, interleaved, inverse), x[..., rotary:]], -1)
+    assert_bits(posenc_ext.rope(x, cos, sin, interleaved=interleaved, inverse=inverse), right)
+
+
+@both_pairings
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
+@pytest.mark.parametrize("d", [8, 22, 64])
+def test_special_values_equal_eager(d, dtype, interleaved, device):
+    values = torch.tensor(SPECIAL, dtype=dtype, device=device)
+    x = values.repeat(d * 4).view(-1, 4, d)[None]
+    cos, sin = (t.repeat(1, 1) for t in table(d // 2, dtype, length=x.shape[1], device=device))
+    cos[0], sin[0] = 1, 0
+    cos[1], sin[1] = 0, 1
+    cos[2], sin[2] = -1, -0.0
+    assert_bits(posenc_ext.rope(x, cos, sin, interleaved=interleaved), eager(x, cos, sin, interleaved))
+
+
+@both_pairings
+@pytest.mark.parametrize("table_dtype", ["float32", "own"])
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=name)
+@pytest.mark.parametrize("rotary", ROTARY_DIMS)
+def test_half_types_are_rounded_once(rotary, dtype, table_dtype, interleaved, device):
+    cos, sin = table(rotary // 2, torch.float32 if table_dtype == "float32" else dtype, device=device)
+    x = uniform(shape("bshd", s=40, d=rotary + 3), dtype, device=device)
+    right = posenc_ext.rope(x.float(), cos.float(), sin.float(), interleaved=interleaved).to(dtype)
+    assert_bits(posenc_ext.rope(x, cos, sin, interleaved=interleaved), right)
+
+
+@both_pairings
+@pytest.mark.parametrize("dtype", HALF_DTYPES, ids=name)
+def test_every_half_value(dtype, interleaved, device):
+    """All 65536 inputs, among them infinities, NaN and subnormals; results overflow and underflow too."""
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int16, device=device).view(dtype).view(1, 2048, 1, 32)
+    cos, sin = table(16, length=2048, device=device)
+    right = posenc_ext.rope(x.float(), cos, sin, interleaved=interleaved).to(dtype)
+    assert_bits(posenc_ext.rope(x, cos, sin, interleaved=interleaved), right)
+
+
+def test_float64_with_float32_table(device):
+    cos, sin = table(16, device=device)
+    x = uniform(shape("bshd", d=32), torch.float64, device=device)
+    assert_bits(posenc_ext.rope(x, cos, sin), eager(x, cos.double(), sin.double()))
+
+
+@both_pairings
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("d", [38, 64])
+def test_views_are_bit_equal(d, view, dtype, interleaved, device):
+    cos, sin = table(16, device=device)
+    x = VIEWS[view](uniform(shape("bshd", s=9, d=d), dtype, device=device))
+    right = posenc_ext.rope(x.contiguous(), cos, sin, interleaved=interleaved)
+    assert_bits(posenc_ext.rope(x, cos, sin, interleaved=interleaved), right)
+    q, k = posenc_ext.apply_rope(x, x[:, :, 1:], cos, sin, interleaved=interleaved)
+    assert_bits(q, right)
+    assert_bits(k, right[:, :, 1:])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts_are_bit_equal(layout, device):
+    cos, sin = table(16, device=device)
+    x = uniform(shape(layout), device=device)
+    right = posenc_ext.rope(bshd(x, layout).contiguous(), cos, sin)
+    assert_bits(bshd(posenc_ext.rope(x, cos, sin, layout=layout), layout), right)
+
+
+def large(options, dtype=torch.float32):
+    """A call large enough to be shared out among threads: 0.6 million elements in q, x gradients and table gradients."""
+    q, k = uniform((2, 300, 16, 64), dtype, 1), uniform((2, 300, 4, 64), dtype, 2)
+    cos, sin = table(30, length=300)
+    for tensor in (q, k, cos, sin):
+        tensor.requires_grad_(options["grad"])
+    outs = posenc_ext.apply_rope(q, k, cos, sin, interleaved=options["interleaved"])
+    if options["grad"]:
+        upstream = [uniform(y.shape, dtype, 3) for y in outs]
+        outs += torch.autograd.grad(outs, (q, k, cos, sin), upstream)
+    return [y.detach() for y in outs]
+
+
+@both_pairings
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_threads_are_bit_equal(dtype, grad, interleaved):
+    options = {"grad": grad, "interleaved": interleaved}
+    results = []
+    for count in (1, 2, 3):
+        with threads(count):
+            results.append(large(options, dtype))
+    for other in results[1:]:
+        for a, b in zip(results[0], other):
+            assert_bits(b, a)
+
+
+def digest(*tensors):
+    """A hash of the bits, with every NaN made the same."""
+    state = hashlib.sha256()
+    for t in tensors:
+        t = torch.where(t.isnan(), torch.full_like(t, float("nan")), t).contiguous()
+        state.update(t.view(torch.uint8).numpy().tobytes())
+    return state.hexdigest()[:16]
+
+
+def fingerprints():
+    """{case: hash} of a fixed set of calls; every instruction set must print the same."""
+    found = {}
+    for dtype in DTYPES:
+        for interleaved in (False, True):
+            for rotary in ROTARY_DIMS:
+                cos, sin = (t.requires_grad_() for t in table(rotary // 2))
+                x = uniform(shape("bshd", s=7, d=rotary + 5), dtype).requires_grad_()
+                y = posenc_ext.rope(x, cos, sin, interleaved=interleaved, offset=11)
+                grads = torch.autograd.grad(y, (x, cos, sin), uniform(y.shape, dtype, 1))
+                found[f"{dtype} {interleaved} {rotary}"] = digest(y.detach(), *grads)
+            for view in VIEWS:
+                cos, sin = table(16)
+                x = VIEWS[view](uniform(shape("bshd"), dtype))
+                found[f"{dtype} {interleaved} {view}"] = digest(posenc_ext.rope(x, cos, sin, interleaved=interleaved))
+            x = torch.tensor(SPECIAL, dtype=dtype).repeat(96).view(1, 8, 4, 36)
+            found[f"{dtype} {interleaved} special"] = digest(posenc_ext.rope(x, *table(18), interleaved=interleaved))
+            found[f"{dtype} {interleaved} large"] = digest(*large({"grad": True, "interleaved": interleaved}, dtype))
+    return {"capability": posenc_ext._C.cpu_capability(), "found": found}
+
+
+@functools.cache
+def run_with(capability):
+    """fingerprints() in a fresh process that was asked for the capability (None: the machine's best)."""
+    env = {k: v for k, v in os.environ.items() if k != "ATEN_CPU_CAPABILITY"}
+    if capability:
+        env["ATEN_CPU_CAPABILITY"] = capability
+    env["PYTHONPATH"] = str(pathlib.Path(posenc_ext.__file__).resolve().parent.parent)
+    return json.loads(subprocess.check_output([sys.executable, __file__], env=env, text=True))
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
+def test_instruction_sets_are_bit_equal(capability):
+    best = run_with(None)
+    order = ["default", "avx2", "avx512"]
+    if order.index(capability) > order.index(best["capability"]):
+        pytest.skip(f"this machine has no {capability}")
+    other = run_with(capability)
+    assert other["capability"] == capability
+    different = [case for case, value in best["found"].items() if other["found"][case] != value]
+    assert not different and len(other["found"]) == len(best["found"]) > 100
+
+
+if __name__ == "__main__":
+    print(json.dumps(fingerprints()))
