@@ -20,7 +20,11 @@ def installed_elsewhere():
     """The folder of an installed, non-editable posenc_ext other than the one imported, or None."""
     path = [entry for entry in sys.path if pathlib.Path(entry or ".").resolve() != ROOT]
     for dist in importlib.metadata.distributions(name="posenc_ext", path=path):
-        if json.loads(dist.read_text("direct_url.json") or "{}").get("dir_info", {}).get("editable"):
+        if (
+            json.loads(dist.read_text("direct_url.json") or "{}")
+            .get("dir_info", {})
+            .get("editable")
+        ):
             return None
         folder = pathlib.Path(dist.locate_file("posenc_ext")).resolve()
         return folder if folder.is_dir() and folder != PACKAGE else None
@@ -29,6 +33,10 @@ def installed_elsewhere():
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "cuda: needs a GPU and a build with CUDA")
+    # torch's own forward-mode decompositions use torch.jit.script.
+    config.addinivalue_line(
+        "filterwarnings", "ignore:.torch.jit.script. is deprecated:DeprecationWarning"
+    )
     other = installed_elsewhere()
     if PACKAGE == ROOT / "posenc_ext" and other:
         pytest.exit(

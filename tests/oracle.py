@@ -9,9 +9,15 @@ import numpy as np
 
 # {dtype: (rtol, atol)} for inputs in [-2, 2] and tables in [-1, 1], so products are below 2 and results below 2.83.
 TOLERANCE = {
-    "float64": (0.0, 7e-16),  # two products and one sum: 2**-53 * (2.83 + 2.83), the oracle rounds alike
+    "float64": (
+        0.0,
+        7e-16,
+    ),  # two products and one sum: 2**-53 * (2.83 + 2.83), the oracle rounds alike
     "float32": (0.0, 4e-7),  # the same count of roundings at 2**-24
-    "float16": (2**-11, 5e-7),  # one rounding to 11 bits on top of float32's (and subnormals at 2**-25)
+    "float16": (
+        2**-11,
+        5e-7,
+    ),  # one rounding to 11 bits on top of float32's (and subnormals at 2**-25)
     "bfloat16": (2**-8, 5e-7),  # one rounding to 8 bits on top of float32's
 }
 
@@ -47,8 +53,18 @@ def pair_channels(n, interleaved):
     return (2 * i, 2 * i + 1) if interleaved else (i, n + i)
 
 
-def rope(x, cos, sin=None, *, layout="bshd", positions=None, offset=0, cu_seqlens=None,
-         interleaved=False, inverse=False):
+def rope(
+    x,
+    cos,
+    sin=None,
+    *,
+    layout="bshd",
+    positions=None,
+    offset=0,
+    cu_seqlens=None,
+    interleaved=False,
+    inverse=False,
+):
     """u' = u c - v s, v' = v c + u s for every pair; channels beyond the pairs stay."""
     if sin is None:
         cos, sin, interleaved = cos.real, cos.imag, True
@@ -68,8 +84,19 @@ def apply_rope(q, k, cos, sin=None, **options):
     return rope(q, cos, sin, **options), None if k is None else rope(k, cos, sin, **options)
 
 
-def rope_table_grad(grad, x, cos, sin=None, *, layout="bshd", positions=None, offset=0,
-                    cu_seqlens=None, interleaved=False, inverse=False):
+def rope_table_grad(
+    grad,
+    x,
+    cos,
+    sin=None,
+    *,
+    layout="bshd",
+    positions=None,
+    offset=0,
+    cu_seqlens=None,
+    interleaved=False,
+    inverse=False,
+):
     """dc = sum(g_u u + g_v v), ds = sum(g_v u - g_u v) over everything that read the row."""
     if sin is None:
         cos, sin, interleaved = cos.real, cos.imag, True

@@ -7,7 +7,18 @@ import posenc_ext
 import pytest
 import torch
 from rope_cases import (
-    DTYPES, LAYOUTS, TABLE_LENGTH, VIEWS, assert_bits, assert_close, double, expected, name, shape, table, uniform,
+    DTYPES,
+    LAYOUTS,
+    TABLE_LENGTH,
+    VIEWS,
+    assert_bits,
+    assert_close,
+    double,
+    expected,
+    name,
+    shape,
+    table,
+    uniform,
 )
 
 both_pairings = pytest.mark.parametrize("interleaved", [False, True], ids=["half", "interleaved"])
@@ -16,7 +27,12 @@ both_pairings = pytest.mark.parametrize("interleaved", [False, True], ids=["half
 def check(x, cos, sin=None, **options):
     before, version = x.clone(), x._version
     y = posenc_ext.rope(x, cos, sin, **options)
-    assert y.dtype == x.dtype and y.device == x.device and y.data_ptr() != x.data_ptr() or not x.numel()
+    assert (
+        y.dtype == x.dtype
+        and y.device == x.device
+        and y.data_ptr() != x.data_ptr()
+        or not x.numel()
+    )
     assert_close(y, expected("rope", x, cos, sin, **options))
     assert_bits(x, before)
     assert x._version == version
@@ -25,7 +41,9 @@ def check(x, cos, sin=None, **options):
 
 @both_pairings
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
-@pytest.mark.parametrize("rotary", [0, 2, 4, 6, 14, 16, 18, 30, 32, 34, 48, 62, 64, 66, 96, 128, 130, 256])
+@pytest.mark.parametrize(
+    "rotary", [0, 2, 4, 6, 14, 16, 18, 30, 32, 34, 48, 62, 64, 66, 96, 128, 130, 256]
+)
 def test_rotary_dims(rotary, dtype, interleaved, device):
     cos, sin = table(rotary // 2, device=device)
     for d in {rotary, rotary + 1, rotary + 8}:
@@ -56,7 +74,9 @@ def test_views(layout, view, interleaved, device):
     cos, sin = table(16, device=device)
     x = VIEWS[view](uniform(shape(layout), device=device))
     y = check(x, cos, sin, layout=layout, interleaved=interleaved)
-    assert_bits(y, posenc_ext.rope(x.contiguous(), cos, sin, layout=layout, interleaved=interleaved))
+    assert_bits(
+        y, posenc_ext.rope(x.contiguous(), cos, sin, layout=layout, interleaved=interleaved)
+    )
     assert y.stride() == torch.empty_like(x).stride()
 
 
@@ -99,28 +119,44 @@ def test_rows(layout, rows, interleaved, device):
     y = check(x, cos, sin, layout=layout, interleaved=interleaved, **options)
     if rows == "positions_unsorted_repeated" and layout == "bshd":
         for i, position in enumerate(options["positions"].tolist()):  # as at that position alone
-            alone = posenc_ext.rope(x[:, i : i + 1], cos, sin, interleaved=interleaved, offset=position)
+            alone = posenc_ext.rope(
+                x[:, i : i + 1], cos, sin, interleaved=interleaved, offset=position
+            )
             assert_bits(y[:, i : i + 1], alone)
 
 
 @pytest.mark.parametrize("layout", ["shd", "hsd", "sd", "thd"])
-@pytest.mark.parametrize("rows", ["offset", "offset_scalar_tensor", "positions_int32", "positions_one_row"])
+@pytest.mark.parametrize(
+    "rows", ["offset", "offset_scalar_tensor", "positions_int32", "positions_one_row"]
+)
 def test_rows_without_batch(layout, rows, device):
     cos, sin = table(16, device=device)
-    check(uniform(shape(layout), device=device), cos, sin, layout=layout, **to_device(ROWS[rows], device))
+    check(
+        uniform(shape(layout), device=device),
+        cos,
+        sin,
+        layout=layout,
+        **to_device(ROWS[rows], device),
+    )
 
 
 @pytest.mark.parametrize("offset", [0, 60, "scalar", "each"])
-@pytest.mark.parametrize("bounds", [[0, 9], [0, 3, 4, 4, 9], [0, 0, 9, 9], list(range(10))], ids=str)
+@pytest.mark.parametrize(
+    "bounds", [[0, 9], [0, 3, 4, 4, 9], [0, 0, 9, 9], list(range(10))], ids=str
+)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=name)
 def test_cu_seqlens(bounds, offset, dtype, device):
     cos, sin = table(16, length=80, device=device)
-    offset = {"scalar": torch.tensor(5), "each": torch.arange(len(bounds) - 1) * 3}.get(offset, offset)
+    offset = {"scalar": torch.tensor(5), "each": torch.arange(len(bounds) - 1) * 3}.get(
+        offset, offset
+    )
     options = to_device({"offset": offset, "cu_seqlens": torch.tensor(bounds, dtype=dtype)}, device)
     x = uniform(shape("thd", s=9), device=device)
     y = check(x, cos, sin, layout="thd", **options)
     for j, (start, end) in enumerate(zip(bounds, bounds[1:])):
-        first = offset if isinstance(offset, int) else int(offset if offset.dim() == 0 else offset[j])
+        first = (
+            offset if isinstance(offset, int) else int(offset if offset.dim() == 0 else offset[j])
+        )
         alone = posenc_ext.rope(x[start:end], cos, sin, layout="thd", offset=first)
         assert_bits(y[start:end], alone)
 
@@ -131,8 +167,15 @@ def test_per_token_tables(layout, interleaved, device):
     batch = 2 if "b" in layout else 1
     for rows in {1, batch}:
         cos, sin = (uniform((rows, 5, 16), seed=i, device=device) / 2 for i in (1, 2))
-        check(uniform(shape(layout), device=device), cos, sin, layout=layout, interleaved=interleaved)
-    check(uniform(shape(layout), device=device), cos.expand(batch, 5, 16), sin.expand(batch, 5, 16), layout=layout)
+        check(
+            uniform(shape(layout), device=device), cos, sin, layout=layout, interleaved=interleaved
+        )
+    check(
+        uniform(shape(layout), device=device),
+        cos.expand(batch, 5, 16),
+        sin.expand(batch, 5, 16),
+        layout=layout,
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,7 +255,10 @@ def test_apply_rope_rows(rows, device):
     cos, sin = table(16, device=device)
     q, k = uniform(shape("bshd"), device=device), uniform(shape("bshd", h=1), seed=1, device=device)
     options = to_device(ROWS[rows], device)
-    for y, right in zip(posenc_ext.apply_rope(q, k, cos, sin, **options), expected("apply_rope", q, k, cos, sin, **options)):
+    for y, right in zip(
+        posenc_ext.apply_rope(q, k, cos, sin, **options),
+        expected("apply_rope", q, k, cos, sin, **options),
+    ):
         assert_close(y, right)
 
 
@@ -255,7 +301,10 @@ def test_golden(case, golden, device):
     inputs, right = golden[f"apply/{case}"]["inputs"], golden[f"apply/{case}"]["expected"]
     n = inputs.get("rotary_dim", 8) // 2
     angle = [abs(inputs["pos"]) * 10000.0 ** (-i / n) for i in range(n)]
-    cos, sin = (torch.tensor([[f(a) for a in angle]], dtype=torch.float64, device=device) for f in (math.cos, math.sin))
+    cos, sin = (
+        torch.tensor([[f(a) for a in angle]], dtype=torch.float64, device=device)
+        for f in (math.cos, math.sin)
+    )
     x = torch.tensor([inputs["x"]], dtype=torch.float64, device=device)
     y = posenc_ext.rope(x, cos, sin, layout="sd", **GOLDEN[case])
     np.testing.assert_allclose(double(y)[0], right, rtol=0, atol=4e-15)
@@ -284,4 +333,7 @@ def test_interleaved_is_permuted_half(dtype, device):
     cos, sin = table(16, device=device)
     x = uniform(shape("bshd", d=32), dtype, device=device)
     order = torch.cat([torch.arange(0, 32, 2), torch.arange(1, 32, 2)]).to(device)
-    assert_bits(posenc_ext.rope(x[..., order], cos, sin), posenc_ext.rope(x, cos, sin, interleaved=True)[..., order])
+    assert_bits(
+        posenc_ext.rope(x[..., order], cos, sin),
+        posenc_ext.rope(x, cos, sin, interleaved=True)[..., order],
+    )

@@ -12,13 +12,36 @@ import posenc_ext
 import pytest
 import torch
 from rope_cases import (
-    DTYPES, LAYOUTS, VIEWS, assert_bits, bshd, eager, name, shape, table, threads, uniform,
+    DTYPES,
+    LAYOUTS,
+    VIEWS,
+    assert_bits,
+    bshd,
+    eager,
+    name,
+    shape,
+    table,
+    threads,
+    uniform,
 )
 
 both_pairings = pytest.mark.parametrize("interleaved", [False, True], ids=["half", "interleaved"])
 HALF_DTYPES = (torch.bfloat16, torch.float16)
 ROTARY_DIMS = (2, 6, 16, 24, 30, 42, 48, 62, 64, 66, 72, 80, 96, 112, 128, 130, 160, 256)
-SPECIAL = [0.0, -0.0, 1e-40, -1e-45, 1e-38, 3e38, -3e38, float("inf"), -float("inf"), float("nan"), 1.0, -2.0]
+SPECIAL = [
+    0.0,
+    -0.0,
+    1e-40,
+    -1e-45,
+    1e-38,
+    3e38,
+    -3e38,
+    float("inf"),
+    -float("inf"),
+    float("nan"),
+    1.0,
+    -2.0,
+]
 
 
 @both_pairings
@@ -42,7 +65,9 @@ def test_special_values_equal_eager(d, dtype, interleaved, device):
     cos[0], sin[0] = 1, 0
     cos[1], sin[1] = 0, 1
     cos[2], sin[2] = -1, -0.0
-    assert_bits(posenc_ext.rope(x, cos, sin, interleaved=interleaved), eager(x, cos, sin, interleaved))
+    assert_bits(
+        posenc_ext.rope(x, cos, sin, interleaved=interleaved), eager(x, cos, sin, interleaved)
+    )
 
 
 @both_pairings
@@ -50,7 +75,9 @@ def test_special_values_equal_eager(d, dtype, interleaved, device):
 @pytest.mark.parametrize("dtype", HALF_DTYPES, ids=name)
 @pytest.mark.parametrize("rotary", ROTARY_DIMS)
 def test_half_types_are_rounded_once(rotary, dtype, table_dtype, interleaved, device):
-    cos, sin = table(rotary // 2, torch.float32 if table_dtype == "float32" else dtype, device=device)
+    cos, sin = table(
+        rotary // 2, torch.float32 if table_dtype == "float32" else dtype, device=device
+    )
     x = uniform(shape("bshd", s=40, d=rotary + 3), dtype, device=device)
     right = posenc_ext.rope(x.float(), cos.float(), sin.float(), interleaved=interleaved).to(dtype)
     assert_bits(posenc_ext.rope(x, cos, sin, interleaved=interleaved), right)
@@ -60,7 +87,11 @@ def test_half_types_are_rounded_once(rotary, dtype, table_dtype, interleaved, de
 @pytest.mark.parametrize("dtype", HALF_DTYPES, ids=name)
 def test_every_half_value(dtype, interleaved, device):
     """All 65536 inputs, among them infinities, NaN and subnormals; results overflow and underflow too."""
-    x = torch.arange(-(2**15), 2**15, dtype=torch.int16, device=device).view(dtype).view(1, 2048, 1, 32)
+    x = (
+        torch.arange(-(2**15), 2**15, dtype=torch.int16, device=device)
+        .view(dtype)
+        .view(1, 2048, 1, 32)
+    )
     cos, sin = table(16, length=2048, device=device)
     right = posenc_ext.rope(x.float(), cos, sin, interleaved=interleaved).to(dtype)
     assert_bits(posenc_ext.rope(x, cos, sin, interleaved=interleaved), right)
@@ -144,10 +175,16 @@ def fingerprints():
             for view in VIEWS:
                 cos, sin = table(16)
                 x = VIEWS[view](uniform(shape("bshd"), dtype))
-                found[f"{dtype} {interleaved} {view}"] = digest(posenc_ext.rope(x, cos, sin, interleaved=interleaved))
+                found[f"{dtype} {interleaved} {view}"] = digest(
+                    posenc_ext.rope(x, cos, sin, interleaved=interleaved)
+                )
             x = torch.tensor(SPECIAL, dtype=dtype).repeat(96).view(1, 8, 4, 36)
-            found[f"{dtype} {interleaved} special"] = digest(posenc_ext.rope(x, *table(18), interleaved=interleaved))
-            found[f"{dtype} {interleaved} large"] = digest(*large({"grad": True, "interleaved": interleaved}, dtype))
+            found[f"{dtype} {interleaved} special"] = digest(
+                posenc_ext.rope(x, *table(18), interleaved=interleaved)
+            )
+            found[f"{dtype} {interleaved} large"] = digest(
+                *large({"grad": True, "interleaved": interleaved}, dtype)
+            )
     return {"capability": posenc_ext._C.cpu_capability(), "found": found}
 
 

@@ -6,7 +6,17 @@ import pytest
 import torch
 from oracle import TOLERANCE_SUM
 from rope_cases import (
-    DTYPES, VIEWS, assert_bits, assert_close, double, expected, name, odd_offset, reversed_axes, shape, table,
+    DTYPES,
+    VIEWS,
+    assert_bits,
+    assert_close,
+    double,
+    expected,
+    name,
+    odd_offset,
+    reversed_axes,
+    shape,
+    table,
     uniform,
 )
 
@@ -31,13 +41,27 @@ CALLS = {
     "positions": ("bshd", (2, 4, 1, 4), (6, 2), {"positions": A([3, 1, 3, 0])}),
     "positions_per_batch": ("bhsd", (2, 1, 3, 4), (6, 2), {"positions": A([[3, 1, 3], [5, 5, 5]])}),
     "cu_seqlens": ("thd", (5, 2, 4), (4, 2), {"cu_seqlens": A([0, 3, 3, 5])}),
-    "cu_seqlens_offset": ("thd", (5, 2, 4), (6, 2), {"cu_seqlens": A([0, 3, 5]), "offset": A([1, 2])}),
+    "cu_seqlens_offset": (
+        "thd",
+        (5, 2, 4),
+        (6, 2),
+        {"cu_seqlens": A([0, 3, 5]), "offset": A([1, 2])},
+    ),
     "per_token": ("bshd", (2, 3, 2, 4), (2, 3, 2), {}),
-    "per_token_inverse_interleaved": ("bhsd", (2, 2, 3, 4), (2, 3, 2), {"inverse": True, "interleaved": True}),
+    "per_token_inverse_interleaved": (
+        "bhsd",
+        (2, 2, 3, 4),
+        (2, 3, 2),
+        {"inverse": True, "interleaved": True},
+    ),
     "per_token_broadcast": ("bshd", (2, 3, 2, 4), (1, 3, 2), {}),
     "inplace": ("bshd", (2, 3, 2, 4), (5, 2), {"inplace": True}),
-    "inplace_interleaved_partial": ("bshd", (1, 3, 2, 6), (5, 2), {"inplace": True, "interleaved": True}),
-    "no_rotation": ("bshd", (1, 2, 1, 3), (2, 0), {}),
+    "inplace_interleaved_partial": (
+        "bshd",
+        (1, 3, 2, 6),
+        (5, 2),
+        {"inplace": True, "interleaved": True},
+    ),
 }
 every_call = pytest.mark.parametrize("call", CALLS)
 
@@ -45,7 +69,9 @@ every_call = pytest.mark.parametrize("call", CALLS)
 def inputs(call, device, dtype=I64, grad=True):
     layout, size, rows, options = CALLS[call]
     options = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in options.items()}
-    tensors = [uniform(s, dtype, i, device).requires_grad_(grad) for i, s in enumerate((size, rows, rows))]
+    tensors = [
+        uniform(s, dtype, i, device).requires_grad_(grad) for i, s in enumerate((size, rows, rows))
+    ]
     return tensors, {"layout": layout, **options}
 
 
@@ -83,10 +109,14 @@ def test_gradcheck_large_positions(device):
     cos, sin = (t.requires_grad_() for t in table(2, I64, length=5001, device=device))
     x = uniform((1, 2, 1, 4), I64, 0, device).requires_grad_()
     positions = A([5000, 4097], device=device)
-    assert torch.autograd.gradcheck(lambda x: posenc_ext.rope(x, cos, sin, positions=positions), (x,))
+    assert torch.autograd.gradcheck(
+        lambda x: posenc_ext.rope(x, cos, sin, positions=positions), (x,)
+    )
 
 
-@pytest.mark.parametrize("options", [{}, {"interleaved": True, "inverse": True}, {"inplace": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"interleaved": True, "inverse": True}, {"inplace": True}], ids=str
+)
 @pytest.mark.parametrize("lengths", [(3, 3), (1, 4)], ids=str)
 def test_gradcheck_apply_rope(lengths, options, device):
     q, k = (uniform((2, s, h, 6), I64, s, device).requires_grad_() for s, h in zip(lengths, (3, 1)))
@@ -108,7 +138,9 @@ def test_only_what_needs_a_graph_has_one(wants, inplace, device):
     if wants != "neither":
         tensors[wants].requires_grad_()
     q, k = (tensors[n].clone() if inplace else tensors[n] for n in "qk")
-    outs = dict(zip("qk", posenc_ext.apply_rope(q, k, tensors["cos"], tensors["sin"], inplace=inplace)))
+    outs = dict(
+        zip("qk", posenc_ext.apply_rope(q, k, tensors["cos"], tensors["sin"], inplace=inplace))
+    )
     for n, y in outs.items():
         assert y.requires_grad == (wants in (n, "cos"))
         assert (y.grad_fn is not None) == y.requires_grad
@@ -153,7 +185,18 @@ def test_incoming_gradients_of_any_strides(dtype, incoming, interleaved, device)
         grads.append(torch.autograd.grad(y, (x, cos, sin), g))
     for strided, dense in zip(*grads):
         assert_bits(strided, dense)
-    assert_close(grads[0][0], expected("rope", grad, cos, sin, interleaved=interleaved, inverse=True))
+    assert_close(
+        grads[0][0], expected("rope", grad, cos, sin, interleaved=interleaved, inverse=True)
+    )
+
+
+def test_no_rotation_passes_the_gradient_through(device):
+    x = uniform((1, 2, 1, 3), device=device).requires_grad_()
+    cos, sin = (torch.empty(2, 0, device=device, requires_grad=True) for _ in range(2))
+    g = uniform(x.shape, seed=1, device=device)
+    grads = torch.autograd.grad(posenc_ext.rope(x, cos, sin), (x, cos, sin), g)
+    assert_bits(grads[0], g)
+    assert grads[1].shape == grads[2].shape == (2, 0)
 
 
 def test_sum_backward(device):
@@ -169,11 +212,15 @@ def test_sum_backward(device):
 
 @pytest.mark.parametrize("table_dtype", ["float32", "own"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=name)
-@pytest.mark.parametrize("call", ["plain", "interleaved", "inverse", "positions", "cu_seqlens", "per_token"])
+@pytest.mark.parametrize(
+    "call", ["plain", "interleaved", "inverse", "positions", "cu_seqlens", "per_token"]
+)
 def test_against_the_adjoint(call, dtype, table_dtype, device):
     """What gradcheck cannot see: float32 and half types, with dtypes of gradients."""
     (x, cos, sin), options = inputs(call, device, dtype, grad=False)
-    cos, sin = ((t / 2).to(torch.float32 if table_dtype == "float32" else dtype) for t in (cos, sin))
+    cos, sin = (
+        (t / 2).to(torch.float32 if table_dtype == "float32" else dtype) for t in (cos, sin)
+    )
     for t in (x, cos, sin):
         t.requires_grad_()
     y = posenc_ext.rope(x, cos, sin, **options)

@@ -1,0 +1,82 @@
+"""The package as a whole: names, version, the ISA asked for, and the examples in the docstrings."""
+
+import doctest
+import importlib
+import importlib.metadata
+import os
+import pkgutil
+import re
+
+import posenc_ext
+import pytest
+import torch
+
+MODULES = sorted(
+    m.name
+    for m in pkgutil.walk_packages(posenc_ext.__path__, "posenc_ext.")
+    if "__main__" not in m.name
+)
+ISAS = ("default", "avx2", "avx512")
+
+
+def test_capability_is_the_one_asked_for():
+    asked = os.environ.get("ATEN_CPU_CAPABILITY")
+    capability = posenc_ext._C.cpu_capability()
+    assert capability in ISAS
+    if asked in ISAS:
+        assert capability == asked
+    best = torch.backends.cpu.get_cpu_capability().lower()  # torch reads the variable too
+    assert capability == (best if best in ISAS else "default")
+
+
+def test_public_names():
+    wanted = {
+        "apply_rope",
+        "rope",
+        "rope_frequencies",
+        "rope_table",
+        "RopeFrequencies",
+        "__version__",
+    }
+    assert wanted <= set(posenc_ext.__all__)
+    assert len(set(posenc_ext.__all__)) == len(posenc_ext.__all__)
+    for name in posenc_ext.__all__:
+        value = getattr(posenc_ext, name)
+        assert isinstance(value, str) or value.__doc__, f"{name} has no docstring"
+        assert not name.startswith("_") or name == "__version__"
+
+
+def test_no_module_is_shadowed():
+    for name in MODULES:
+        parent, _, leaf = name.rpartition(".")
+        assert getattr(importlib.import_module(parent), leaf, None) is importlib.import_module(name)
+
+
+def test_version_is_one():
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", posenc_ext.__version__)
+    info = posenc_ext._C.build_info()
+    assert info["version"] == posenc_ext.__version__
+    try:
+        installed = importlib.metadata.version("posenc_ext")
+    except importlib.metadata.PackageNotFoundError:
+        installed = posenc_ext.__version__
+    assert installed == posenc_ext.__version__
+
+
+def test_build_info():
+    info = posenc_ext._C.build_info()
+    assert set(info) >= {"torch", "cuda", "openmp", "version"}
+    assert info["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert isinstance(info["openmp"], bool)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples(name):
+    module = importlib.import_module(name)
+    result = doctest.testmod(module, optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("name", ["apply_rope", "rope", "rope_frequencies", "rope_table"])
+def test_public_functions_show_an_example(name):
+    assert doctest.DocTestParser().get_examples(getattr(posenc_ext, name).__doc__)
