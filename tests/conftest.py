@@ -33,10 +33,9 @@ def installed_elsewhere():
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "cuda: needs a GPU and a build with CUDA")
-    # torch's own forward-mode decompositions use torch.jit.script.
-    config.addinivalue_line(
-        "filterwarnings", "ignore:.torch.jit.script. is deprecated:DeprecationWarning"
-    )
+    # What torch's own forward-mode decompositions and dynamo do to themselves.
+    for message in (".torch.jit.script. is deprecated", ".*Function.* should not be instantiated"):
+        config.addinivalue_line("filterwarnings", f"ignore:{message}:DeprecationWarning")
     other = installed_elsewhere()
     if PACKAGE == ROOT / "posenc_ext" and other:
         pytest.exit(

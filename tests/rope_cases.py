@@ -4,6 +4,7 @@ import contextlib
 
 import numpy as np
 import oracle
+import posenc_ext
 import torch
 
 LAYOUTS = ("bshd", "bhsd", "sbhd", "thd", "shd", "hsd", "bsd", "sbd", "sd")
@@ -111,6 +112,22 @@ def assert_bits(actual, right):
     same = actual.contiguous().view(integer) == right.contiguous().view(integer)
     same |= actual.isnan() & right.isnan()
     assert same.all(), f"{int((~same).sum())} of {same.numel()} elements differ in bits"
+
+
+def check_rope(x, cos, sin=None, **options):
+    """rope(x) against the oracle; returns it. Neither x nor its version may change."""
+    before, version = x.clone(), x._version
+    y = posenc_ext.rope(x, cos, sin, **options)
+    assert (
+        y.dtype == x.dtype
+        and y.device == x.device
+        and y.data_ptr() != x.data_ptr()
+        or not x.numel()
+    )
+    assert_close(y, expected("rope", x, cos, sin, **options))
+    assert_bits(x, before)
+    assert x._version == version
+    return y
 
 
 def full_width(half, interleaved):

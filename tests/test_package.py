@@ -49,7 +49,8 @@ def test_public_names():
 def test_no_module_is_shadowed():
     for name in MODULES:
         parent, _, leaf = name.rpartition(".")
-        assert getattr(importlib.import_module(parent), leaf, None) is importlib.import_module(name)
+        module = importlib.import_module(name)
+        assert getattr(importlib.import_module(parent), leaf, module) is module
 
 
 def test_version_is_one():
