@@ -10,14 +10,8 @@ import torch
 from torch import Tensor
 
 from .._native import _C
-from .rope_autograd import (
-    check_tensors,
-    rope_options,
-    rotate,
-    rotate_inplace,
-    rotate_out,
-    rotate_pair,
-)
+from .rope_autograd import rotate, rotate_inplace, rotate_out, rotate_pair
+from .rope_options import check_tensors, rope_options
 
 
 def apply_rope(
@@ -52,31 +46,31 @@ def apply_rope(
     instruction set, strides or layout. Channels from R on are copied.
 
     Args:
-        q, k: float32, float64, bfloat16 or float16, of one dtype, with the axes that `layout` names.
-            Any strides. Head counts may differ. Lengths may differ if rows come from `offset`: both
-            then start there. With `k` None this is :func:`rope` of `q`.
-        cos, sin: ``[L, R/2]``, rows picked by position, or ``[B, S, R/2]`` (or ``[1, S, R/2]``), one
-            row per token. R <= D. float32 or the dtype of `q`. A complex `cos` alone is
+        q, k: float32, float64, bfloat16 or float16, of one dtype, with the axes that `layout`
+            names. Any strides. Head counts may differ. Lengths may differ if rows come from
+            `offset`: both then start there. With `k` None this is :func:`rope` of `q`.
+        cos, sin: ``[L, R/2]``, rows picked by position, or ``[B, S, R/2]`` (or ``[1, S, R/2]``),
+            one row per token. R <= D. float32 or the dtype of `q`. A complex `cos` alone is
             ``cos + i*sin`` and implies `interleaved`, as in the LLaMA code.
         layout: "bshd", "bhsd", "sbhd", "thd" (packed), or without batch or heads "shd", "hsd",
             "bsd", "sbd", "sd". It is never guessed from sizes.
         positions: int32 or int64 ``[S]`` or ``[B, S]``, rows of the table. Default ``0 .. S-1``.
         offset: added to the default positions: an int, or an integer tensor ``[]`` or ``[B]``.
         cu_seqlens: int32 or int64 ``[N + 1]`` for layout "thd": sequence i is tokens
-            ``cu_seqlens[i] .. cu_seqlens[i + 1]``, and positions restart with it (at `offset`, which
-            may be ``[N]``).
+            ``cu_seqlens[i] .. cu_seqlens[i + 1]``, and positions restart with it (at `offset`,
+            which may be ``[N]``).
         interleaved: which channels form a pair, see above.
         inverse: rotate by the negative angles.
         inplace: write the result into `q` and `k` and return them.
 
     Returns:
-        The rotated `q` and `k`, with the shape and dtype of the inputs and, if those are dense, their
-        strides.
+        The rotated `q` and `k`, with the shape and dtype of the inputs and, if those are dense,
+        their strides.
 
     Raises:
         TypeError: a wrong type or dtype.
-        ValueError: a wrong shape, layout or combination; in place, memory that overlaps or a leaf that
-            requires grad.
+        ValueError: a wrong shape, layout or combination; in place, memory that overlaps or a leaf
+            that requires grad.
         IndexError: a position outside the table.
 
     Differentiable in `q`, `k`, `cos` and `sin`, to any order, forward and backward.
@@ -127,9 +121,9 @@ def rope(
     As :func:`apply_rope`, which see for the arguments, for a single tensor `x`.
 
     Args:
-        out: write the result here and return it: the shape, dtype and device of `x`, any strides. It
-            may be `x` itself; any other overlap is a ValueError. Not differentiable, as elsewhere in
-            torch.
+        out: write the result here and return it: the shape, dtype and device of `x`, any strides.
+            It may be `x` itself; any other overlap is a ValueError. Not differentiable, as
+            elsewhere in torch.
     """
     if not torch.compiler.is_compiling():
         result = _C.rope(

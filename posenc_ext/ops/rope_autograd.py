@@ -11,8 +11,7 @@ Each backward calls the differentiable function, never a raw op, so every order 
 
 from __future__ import annotations
 
-import operator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,89 +20,9 @@ from torch.autograd import forward_ad
 from torch.autograd.function import Function
 
 from .._native import _C
+from .rope_options import RopeOptions, check_tensors
 
 _ops = torch.ops.posenc_ext
-
-
-class RopeOptions(NamedTuple):
-    """What every rope op takes after the tensors to rotate, in the order of its schema."""
-
-    cos: Tensor  # [L, n] or [B | 1, S, n]
-    sin: Tensor
-    positions: Tensor | None
-    offsets: Tensor | None
-    cu_seqlens: Tensor | None
-    offset: int
-    layout: str
-    interleaved: bool
-    inverse: bool
-
-    @property
-    def rotary_dim(self) -> int:
-        return 2 * self.cos.shape[-1]
-
-    def inverted(self) -> RopeOptions:
-        return self._replace(inverse=not self.inverse)
-
-    def with_tables(self, cos: Tensor, sin: Tensor) -> RopeOptions:
-        return self._replace(cos=cos, sin=sin)
-
-    def detached(self) -> RopeOptions:
-        return self.with_tables(self.cos.detach(), self.sin.detach())
-
-
-def check_tensors(op: str, **tensors: Any) -> None:
-    for name, value in tensors.items():
-        if not isinstance(value, Tensor):
-            raise TypeError(f"posenc_ext.{op}: {name} must be a tensor, got {type(value).__name__}")
-
-
-def rope_options(
-    op: str,
-    cos: Tensor,
-    sin: Tensor | None,
-    layout: str,
-    positions: Tensor | None,
-    offset: int | Tensor,
-    cu_seqlens: Tensor | None,
-    interleaved: bool,
-    inverse: bool,
-) -> RopeOptions:
-    """Check the Python types, and give complex tables and tensor offsets the form of the schema."""
-    check_tensors(op, cos=cos)
-    if cos.is_complex():
-        if sin is not None:
-            raise ValueError(
-                f"posenc_ext.{op}: sin must be None when cos is complex (cos + i*sin), got both"
-            )
-        cos, sin = torch.view_as_real(cos).unbind(-1)
-        interleaved = True
-    if sin is None:
-        raise TypeError(
-            f"posenc_ext.{op}: sin must be a tensor unless cos is complex, got None with cos of "
-            f"{cos.dtype}"
-        )
-    check_tensors(op, sin=sin)
-    for name, optional in (("positions", positions), ("cu_seqlens", cu_seqlens)):
-        if optional is not None:
-            check_tensors(op, **{name: optional})
-    offsets = None
-    if isinstance(offset, Tensor):
-        offset, offsets = 0, offset
-    elif not isinstance(offset, torch.SymInt):
-        try:
-            offset = operator.index(offset)
-        except TypeError:
-            raise TypeError(
-                f"posenc_ext.{op}: offset must be an int or a tensor, got {type(offset).__name__}"
-            ) from None
-        if not -(2**63) <= offset < 2**63:
-            raise IndexError(f"posenc_ext.{op}: offset must be a row of the table, got {offset}")
-    if not isinstance(layout, str):
-        raise TypeError(f"posenc_ext.{op}: layout must be a str, got {type(layout).__name__}")
-    return RopeOptions(
-        cos, sin, positions, offsets, cu_seqlens, offset, layout, bool(interleaved), bool(inverse)
-    )
 
 
 def _forward_mode() -> bool:
@@ -204,7 +123,7 @@ class _Saved:
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def load(ctx: Any) -> tuple[tuple[Tensor | None, ...], RopeOptions]:
+    def load(ctx: Any) -> tuple[tuple[Any, ...], RopeOptions]:
         tensors = ctx.saved_tensors
         return tensors[: ctx.count], RopeOptions(*tensors[ctx.count :], *ctx.flags)
 
@@ -242,12 +161,15 @@ class _ApplyRope(Function):
         return _ops.apply_rope(q, k, *options)
 
     @staticmethod
-    def backward(ctx: Any, grad_q: Tensor | None, grad_k: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_q: Any, grad_k: Any) -> tuple[Any, ...]:
         (q, k), options = _Saved.load(ctx)
         need_q = ctx.needs_input_grad[0] and grad_q is not None
         need_k = ctx.needs_input_grad[1] and grad_k is not None
         back = options.inverted()
-        dq = dk = dcos = dsin = None
+        dq: Tensor | None = None
+        dk: Tensor | None = None
+        dcos: Tensor | None = None
+        dsin: Tensor | None = None
         if need_q and need_k:
             dq, dk = rotate_pair(grad_q, grad_k, back)
         elif need_q:
@@ -287,7 +209,7 @@ class _TableGrads(Function):
         return _ops.rope_table_grad(grad, x, *options)
 
     @staticmethod
-    def backward(ctx: Any, cos: Tensor | None, sin: Tensor | None) -> tuple[Any, ...]:
+    def backward(ctx: Any, cos: Any, sin: Any) -> tuple[Any, ...]:
         (grad, x), options = _Saved.load(ctx)
         if cos is None and sin is None:
             return (None,) * 11
@@ -303,7 +225,7 @@ class _TableGrads(Function):
 def _push_forward(
     x: Tensor, dx: Tensor | None, tangents: tuple[Any, ...], options: RopeOptions
 ) -> Tensor | None:
-    """The tangent of rotate(x): the rotation of dx, plus x rotated by the tangents of the tables."""
+    """The tangent of rotate(x): dx rotated, plus x rotated by the tangents of the tables."""
     dcos, dsin = tangents[:2]
     total = None if dx is None else rotate(dx, options)
     if dcos is not None or dsin is not None:

@@ -1,0 +1,44 @@
+"""Types of the native module; posenc_ext.ops is its only caller."""
+
+from typing import Any
+
+from torch import Tensor
+
+# The short path of eager calls that need no derivative: None means "go the long way".
+def rope(
+    x: Any,
+    cos: Any,
+    sin: Any,
+    layout: Any,
+    positions: Any,
+    offset: Any,
+    cu_seqlens: Any,
+    interleaved: Any,
+    inverse: Any,
+    inplace: Any,
+    out: Any,
+    /,
+) -> Tensor | None: ...
+def apply_rope(
+    q: Any,
+    k: Any,
+    cos: Any,
+    sin: Any,
+    layout: Any,
+    positions: Any,
+    offset: Any,
+    cu_seqlens: Any,
+    interleaved: Any,
+    inverse: Any,
+    inplace: Any,
+    /,
+) -> tuple[Tensor, Tensor] | None: ...
+
+# Raises what autograd would raise for a write into this tensor.
+def check_inplace(tensor: Tensor, /) -> None: ...
+
+# "default", "avx2" or "avx512": the row kernels in use.
+def cpu_capability() -> str: ...
+
+# version, torch, cuda, openmp: what the module was compiled with.
+def build_info() -> dict[str, Any]: ...
