@@ -6,9 +6,10 @@ import os
 import pathlib
 import sys
 
-import posenc_ext
 import pytest
 import torch
+
+import posenc_ext
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = pathlib.Path(posenc_ext.__file__).resolve().parent

@@ -1,13 +1,14 @@
 """The right answers: NumPy float64 only, written from the formulas with explicit indices.
 
-One function per op, with the name and argument order of the public one; arguments that only say where a
-result is stored (`inplace`, `out`, `dtype`, `device`) are left out. Callers cast inputs to the tested dtype first and
-then up to float64, so that only the error of the kernel is measured.
+One function per op, with the name and argument order of the public one; arguments that only say
+where a result is stored (`inplace`, `out`, `dtype`, `device`) are left out. Callers cast inputs to
+the tested dtype first and then up to float64, so that only the error of the kernel is measured.
 """
 
 import numpy as np
 
-# {dtype: (rtol, atol)} for inputs in [-2, 2] and tables in [-1, 1], so products are below 2 and results below 2.83.
+# {dtype: (rtol, atol)} for inputs in [-2, 2] and tables in [-1, 1]: products stay below 2, results
+# below 2.83.
 TOLERANCE = {
     "float64": (
         0.0,
@@ -71,7 +72,7 @@ def rope(
     y = np.array(x)
     u, v = pair_channels(cos.shape[-1], interleaved)
     for index in np.ndindex(*x.shape[:-1]):
-        where = dict(zip(layout, index))
+        where = dict(zip(layout[:-1], index, strict=True))
         token = where["t"] if "t" in where else where["s"]
         row = table_row(where.get("b", 0), token, cos, positions, offset, cu_seqlens)
         c, s = cos[row], -sin[row] if inverse else sin[row]
@@ -103,7 +104,7 @@ def rope_table_grad(
     dcos, dsin = np.zeros(cos.shape), np.zeros(sin.shape)
     u, v = pair_channels(cos.shape[-1], interleaved)
     for index in np.ndindex(*x.shape[:-1]):
-        where = dict(zip(layout, index))
+        where = dict(zip(layout[:-1], index, strict=True))
         token = where["t"] if "t" in where else where["s"]
         row = table_row(where.get("b", 0), token, cos, positions, offset, cu_seqlens)
         gu, gv, xu, xv = grad[(*index, u)], grad[(*index, v)], x[(*index, u)], x[(*index, v)]

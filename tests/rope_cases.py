@@ -4,8 +4,9 @@ import contextlib
 
 import numpy as np
 import oracle
-import posenc_ext
 import torch
+
+import posenc_ext
 
 LAYOUTS = ("bshd", "bhsd", "sbhd", "thd", "shd", "hsd", "bsd", "sbd", "sd")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -70,7 +71,7 @@ def fused(x):
     return torch.stack([x + 1, x, x - 1], axis).select(axis, 1)
 
 
-# Each returns a tensor with the shape of x over memory of another kind (and, but for `expanded`, its values).
+# Each returns x over memory of another kind; `expanded` repeats its first entry.
 VIEWS = {
     "contiguous": lambda x: x.clone(),
     "transposed": transposed,
@@ -107,7 +108,8 @@ def assert_close(actual, right, tolerance=oracle.TOLERANCE):
 
 def assert_bits(actual, right):
     """Equal bit for bit, apart from the payload of NaN."""
-    assert actual.dtype == right.dtype and actual.shape == right.shape
+    assert actual.dtype == right.dtype
+    assert actual.shape == right.shape
     integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[actual.element_size()]
     same = actual.contiguous().view(integer) == right.contiguous().view(integer)
     same |= actual.isnan() & right.isnan()
@@ -119,11 +121,8 @@ def check_rope(x, cos, sin=None, **options):
     before, version = x.clone(), x._version
     y = posenc_ext.rope(x, cos, sin, **options)
     assert (
-        y.dtype == x.dtype
-        and y.device == x.device
-        and y.data_ptr() != x.data_ptr()
-        or not x.numel()
-    )
+        y.dtype == x.dtype and y.device == x.device and y.data_ptr() != x.data_ptr()
+    ) or not x.numel()
     assert_close(y, expected("rope", x, cos, sin, **options))
     assert_bits(x, before)
     assert x._version == version

@@ -2,15 +2,16 @@
 
 import re
 
-import posenc_ext
 import pytest
 import torch
 from rope_cases import assert_bits, table, uniform
 
+import posenc_ext
+
 X = uniform((2, 5, 3, 16))
 
 
-def ints(*values, dtype=I64):
+def ints(*values, dtype=torch.int64):
     return torch.tensor(values, dtype=dtype)
 
 
@@ -19,10 +20,10 @@ def per_token(batch=2, length=5, n=8):
 
 
 def tables(n=8, dtype=torch.float32, length=64):
-    return dict(zip(("cos", "sin"), table(n, dtype, length)))
+    return dict(zip(("cos", "sin"), table(n, dtype, length), strict=True))
 
 
-def packed(*bounds, dtype=I64, **more):
+def packed(*bounds, dtype=torch.int64, **more):
     return {
         "x": uniform((5, 3, 16)),
         "layout": "thd",
@@ -59,7 +60,7 @@ def refused(op, exception, argument, fragments, call):
         assert re.search(
             fragment if "|" in fragment or "\\" in fragment else re.escape(fragment), text
         ), text
-    for t, (values, version) in zip(tensors, before):
+    for t, (values, version) in zip(tensors, before, strict=True):
         assert t._version == version
         if t.device.type == "cpu" and t.is_floating_point():
             assert_bits(t.detach(), values)

@@ -7,9 +7,10 @@ import os
 import pkgutil
 import re
 
-import posenc_ext
 import pytest
 import torch
+
+import posenc_ext
 
 MODULES = sorted(
     m.name

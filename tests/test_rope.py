@@ -3,10 +3,24 @@
 import math
 
 import numpy as np
-import posenc_ext
 import pytest
 import torch
-from rope_cases import (DTYPES, LAYOUTS, VIEWS, assert_bits, assert_close, check_rope, double, expected, name, shape, table, uniform)
+from rope_cases import (
+    DTYPES,
+    LAYOUTS,
+    VIEWS,
+    assert_bits,
+    assert_close,
+    check_rope,
+    double,
+    expected,
+    name,
+    shape,
+    table,
+    uniform,
+)
+
+import posenc_ext
 
 both_pairings = pytest.mark.parametrize("interleaved", [False, True], ids=["half", "interleaved"])
 
@@ -77,7 +91,9 @@ def test_empty(size, dtype, device):
     x = torch.empty(size, dtype=dtype, device=device, requires_grad=True)
     cos, sin = table(min(size[-1], 8) // 2, device=device)
     y = posenc_ext.rope(x, cos, sin)
-    assert y.shape == x.shape and y.dtype == dtype and y.device == x.device
+    assert y.shape == x.shape
+    assert y.dtype == dtype
+    assert y.device == x.device
     y.sum().backward()
     assert x.grad.shape == x.shape
     detached = x.detach()
@@ -107,7 +123,9 @@ def test_apply_rope(layout, dtype, interleaved, device):
     k = VIEWS["fused_qkv"](uniform(shape(layout, h=2), dtype, 1, device))
     options = {"layout": layout, "interleaved": interleaved, "offset": 3}
     outs = posenc_ext.apply_rope(q, k, cos, sin, **options)
-    for x, y, right in zip((q, k), outs, expected("apply_rope", q, k, cos, sin, **options)):
+    for x, y, right in zip(
+        (q, k), outs, expected("apply_rope", q, k, cos, sin, **options), strict=True
+    ):
         assert_close(y, right)
         assert_bits(y, posenc_ext.rope(x, cos, sin, **options))
         assert y.stride() == torch.empty_like(x).stride()

@@ -8,7 +8,6 @@ import pathlib
 import subprocess
 import sys
 
-import posenc_ext
 import pytest
 import torch
 from rope_cases import (
@@ -24,6 +23,8 @@ from rope_cases import (
     threads,
     uniform,
 )
+
+import posenc_ext
 
 both_pairings = pytest.mark.parametrize("interleaved", [False, True], ids=["half", "interleaved"])
 HALF_DTYPES = (torch.bfloat16, torch.float16)
@@ -86,7 +87,7 @@ def test_half_types_are_rounded_once(rotary, dtype, table_dtype, interleaved, de
 @both_pairings
 @pytest.mark.parametrize("dtype", HALF_DTYPES, ids=name)
 def test_every_half_value(dtype, interleaved, device):
-    """All 65536 inputs, among them infinities, NaN and subnormals; results overflow and underflow too."""
+    """All 65536 inputs: infinities, NaN and subnormals too; results overflow and underflow."""
     x = (
         torch.arange(-(2**15), 2**15, dtype=torch.int16, device=device)
         .view(dtype)
@@ -126,7 +127,7 @@ def test_layouts_are_bit_equal(layout, device):
 
 
 def large(options, dtype=torch.float32):
-    """A call large enough to be shared out among threads: 0.6 million elements in q, x gradients and table gradients."""
+    """Outputs, and gradients if asked, of a call large enough to be shared out among threads."""
     q, k = uniform((2, 300, 16, 64), dtype, 1), uniform((2, 300, 4, 64), dtype, 2)
     cos, sin = table(30, length=300)
     for tensor in (q, k, cos, sin):
@@ -148,7 +149,7 @@ def test_threads_are_bit_equal(dtype, grad, interleaved):
         with threads(count):
             results.append(large(options, dtype))
     for other in results[1:]:
-        for a, b in zip(results[0], other):
+        for a, b in zip(results[0], other, strict=True):
             assert_bits(b, a)
 
 
@@ -190,7 +191,7 @@ def fingerprints():
 
 @functools.cache
 def run_with(capability):
-    """fingerprints() in a fresh process that was asked for the capability (None: the machine's best)."""
+    """fingerprints() in a fresh process that was asked for the capability (None: the best)."""
     env = {k: v for k, v in os.environ.items() if k != "ATEN_CPU_CAPABILITY"}
     if capability:
         env["ATEN_CPU_CAPABILITY"] = capability
@@ -207,7 +208,8 @@ def test_instruction_sets_are_bit_equal(capability):
     other = run_with(capability)
     assert other["capability"] == capability
     different = [case for case, value in best["found"].items() if other["found"][case] != value]
-    assert not different and len(other["found"]) == len(best["found"]) > 100
+    assert not different
+    assert len(other["found"]) == len(best["found"]) > 100
 
 
 if __name__ == "__main__":

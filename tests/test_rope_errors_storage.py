@@ -5,6 +5,7 @@ import torch
 from rope_cases import odd_offset, uniform
 from rope_refusals import X, good, packed, per_token, refused, tables
 
+
 def out_like(x, **changes):
     return {"x": x, "out": torch.empty_like(x, **changes)}
 

@@ -1,7 +1,6 @@
 """Gradients of rope and apply_rope: to x, cos and sin, once, twice and forward."""
 
 import numpy as np
-import posenc_ext
 import pytest
 import torch
 from oracle import TOLERANCE_SUM
@@ -19,6 +18,8 @@ from rope_cases import (
     table,
     uniform,
 )
+
+import posenc_ext
 
 A, I64 = torch.tensor, torch.float64
 
@@ -119,7 +120,10 @@ def test_gradcheck_large_positions(device):
 )
 @pytest.mark.parametrize("lengths", [(3, 3), (1, 4)], ids=str)
 def test_gradcheck_apply_rope(lengths, options, device):
-    q, k = (uniform((2, s, h, 6), I64, s, device).requires_grad_() for s, h in zip(lengths, (3, 1)))
+    q, k = (
+        uniform((2, s, h, 6), I64, s, device).requires_grad_()
+        for s, h in zip(lengths, (3, 1), strict=True)
+    )
     cos, sin = (uniform((6, 2), I64, i, device).requires_grad_() for i in (3, 4))
 
     def call(q, k, cos, sin):
@@ -139,7 +143,11 @@ def test_only_what_needs_a_graph_has_one(wants, inplace, device):
         tensors[wants].requires_grad_()
     q, k = (tensors[n].clone() if inplace else tensors[n] for n in "qk")
     outs = dict(
-        zip("qk", posenc_ext.apply_rope(q, k, tensors["cos"], tensors["sin"], inplace=inplace))
+        zip(
+            "qk",
+            posenc_ext.apply_rope(q, k, tensors["cos"], tensors["sin"], inplace=inplace),
+            strict=True,
+        )
     )
     for n, y in outs.items():
         assert y.requires_grad == (wants in (n, "cos"))
@@ -183,7 +191,7 @@ def test_incoming_gradients_of_any_strides(dtype, incoming, interleaved, device)
         x = uniform(shape("bshd"), dtype, 0, device).requires_grad_()
         y = posenc_ext.rope(x, cos, sin, interleaved=interleaved)
         grads.append(torch.autograd.grad(y, (x, cos, sin), g))
-    for strided, dense in zip(*grads):
+    for strided, dense in zip(*grads, strict=True):
         assert_bits(strided, dense)
     assert_close(
         grads[0][0], expected("rope", grad, cos, sin, interleaved=interleaved, inverse=True)
@@ -229,7 +237,9 @@ def test_against_the_adjoint(call, dtype, table_dtype, device):
     assert (dx.dtype, dcos.dtype, dsin.dtype) == (x.dtype, cos.dtype, sin.dtype)
     right = options | {"inverse": not options.get("inverse", False)}
     assert_close(dx, expected("rope", g, cos, sin, **right))
-    for actual, sums in zip((dcos, dsin), expected("rope_table_grad", g, x, cos, sin, **options)):
+    for actual, sums in zip(
+        (dcos, dsin), expected("rope_table_grad", g, x, cos, sin, **options), strict=True
+    ):
         assert_close(actual, sums, TOLERANCE_SUM)
 
 
@@ -250,7 +260,7 @@ def test_gradient_penalty(interleaved, device):
 @pytest.mark.parametrize("inplace", [False, True])
 def test_forward_mode_is_the_rotation_of_the_tangent(inplace, device):
     forward = torch.autograd.forward_ad
-    (x, cos, sin), options = inputs("plain", device, grad=False)
+    (x, cos, sin), _ = inputs("plain", device, grad=False)
     tangents = [uniform(t.shape, I64, i + 5, device) for i, t in enumerate((x, cos, sin))]
     rotated = posenc_ext.rope(tangents[0], cos, sin)
     tables = posenc_ext.rope(x, tangents[1], tangents[2])
@@ -258,7 +268,9 @@ def test_forward_mode_is_the_rotation_of_the_tangent(inplace, device):
         dual = forward.make_dual(x.clone(), tangents[0])
         y = forward.unpack_dual(posenc_ext.rope(dual, cos, sin, inplace=inplace))
         assert_bits(y.tangent, rotated)
-        dual = [forward.make_dual(t.clone(), d) for t, d in zip((x, cos, sin), tangents)]
+        dual = [
+            forward.make_dual(t.clone(), d) for t, d in zip((x, cos, sin), tangents, strict=True)
+        ]
         y = forward.unpack_dual(posenc_ext.rope(*dual, inplace=inplace))
         torch.testing.assert_close(y.tangent, rotated + tables, rtol=0, atol=1e-14)
         assert_bits(y.primal, posenc_ext.rope(x, cos, sin))
@@ -271,5 +283,5 @@ def test_golden(golden, device):
     x, g = (A([inputs[n]], dtype=I64, device=device) for n in ("x", "grad_out"))
     y = posenc_ext.rope(x.requires_grad_(), cos, sin, layout="sd")
     grads = torch.autograd.grad(y, (x, cos, sin), g)
-    for actual, key in zip(grads, ("dx", "dcos", "dsin")):
+    for actual, key in zip(grads, ("dx", "dcos", "dsin"), strict=True):
         np.testing.assert_allclose(double(actual)[0], right[key], rtol=0, atol=4e-15)

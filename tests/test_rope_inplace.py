@@ -1,10 +1,11 @@
-"""Where results are stored: in place, out=, aliasing, version counters and the memory around the buffers."""
+"""Where results are stored: in place, out=, aliasing, version counters, canaries."""
 
-import posenc_ext
 import pytest
 import torch
 from rope_cases import DTYPES, LAYOUTS, VIEWS, assert_bits, name, shape, table, uniform
 from torch.utils.checkpoint import checkpoint
+
+import posenc_ext
 
 WRITABLE = [view for view in VIEWS if view != "expanded"]
 CANARY = 7.0
@@ -45,7 +46,8 @@ def test_out(dtype, view, device):
     out = VIEWS[view](torch.full_like(x, CANARY))
     strides, version = out.stride(), out._version
     assert posenc_ext.rope(x, cos, sin, out=out) is out
-    assert out.stride() == strides and out._version > version
+    assert out.stride() == strides
+    assert out._version > version
     assert_bits(out, right)
     assert_bits(x, before)
     assert posenc_ext.rope(x, cos, sin, out=x) is x
@@ -69,11 +71,13 @@ def test_apply_rope_on_slices_of_one_qkv(inplace, device):
     right = [posenc_ext.rope(qkv[:, :, i], cos, sin) for i in (0, 1)]
     q, k = qkv[:, :, 0], qkv[:, :, 1]
     outs = posenc_ext.apply_rope(q, k, cos, sin, inplace=inplace)
-    for y, r in zip(outs, right):
+    for y, r in zip(outs, right, strict=True):
         assert_bits(y, r)
     assert_bits(qkv[:, :, 2], before[:, :, 2])
     if inplace:
-        assert outs[0] is q and outs[1] is k and qkv._version > 0
+        assert outs[0] is q
+        assert outs[1] is k
+        assert qkv._version > 0
         assert_bits(qkv[:, :, :2], torch.stack(right, 2))
     else:
         assert qkv._version == 0
@@ -82,12 +86,12 @@ def test_apply_rope_on_slices_of_one_qkv(inplace, device):
 
 @pytest.mark.parametrize("inplace", [False, True])
 def test_q_and_k_may_interleave_in_memory(inplace, device):
-    """Heads of q and k by turns, and heads packed as q q k: their address ranges overlap, their elements do not."""
+    """Their address ranges overlap, their elements do not."""
     cos, sin = table(8, device=device)
     for pick in (lambda t: (t[:, :, ::2], t[:, :, 1::2]), lambda t: (t[:, :, :4], t[:, :, 4:])):
         q, k = pick(uniform((2, 5, 6, 16), device=device))
         right = posenc_ext.apply_rope(q.clone(), k.clone(), cos, sin)
-        for y, r in zip(posenc_ext.apply_rope(q, k, cos, sin, inplace=inplace), right):
+        for y, r in zip(posenc_ext.apply_rope(q, k, cos, sin, inplace=inplace), right, strict=True):
             assert_bits(y, r)
 
 
@@ -213,16 +217,20 @@ def test_a_leaf_may_be_rotated_without_grad_mode():
         assert posenc_ext.rope(x, cos, sin, inplace=True) is x
         assert_bits(x, right)
         assert_bits(posenc_ext.rope(x, cos, sin, out=x), x)
-    assert x.requires_grad and x.is_leaf
+    assert x.requires_grad
+    assert x.is_leaf
 
 
 def test_a_tensor_without_gradient_takes_the_graph_of_the_tables():
     cos, sin = (t.requires_grad_() for t in table(16))
     x = uniform(shape("bshd"))
     y = posenc_ext.rope(x, cos, sin, inplace=True)
-    assert y is x and x.requires_grad and not x.is_leaf
+    assert y is x
+    assert x.requires_grad
+    assert not x.is_leaf
     x.sum().backward()
-    assert cos.grad.abs().sum() > 0 and sin.grad.abs().sum() > 0
+    assert cos.grad.abs().sum() > 0
+    assert sin.grad.abs().sum() > 0
 
 
 def test_inference_tensors():

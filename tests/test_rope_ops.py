@@ -1,11 +1,12 @@
 """The dispatcher ops of RoPE: both doors, opcheck, meta and fake tensors, torch.compile."""
 
-import posenc_ext
 import pytest
 import torch
 from rope_cases import LAYOUTS, VIEWS, assert_bits, shape, table, threads, uniform
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+import posenc_ext
 
 OPS = torch.ops.posenc_ext
 ALL_OPS = (
@@ -27,7 +28,7 @@ def per_token(batch):
     return {"cos": uniform((batch, 5, 8), seed=1), "sin": uniform((batch, 5, 8), seed=2)}
 
 
-# Options of the public functions beside the default tables and layout; x has shape [2, 5, 3, 20] in that layout.
+# Options of the public functions; x has shape [2, 5, 3, 20], in the layout if one is named.
 SAMPLES = {
     "plain": {},
     "bhsd_transposed": {"layout": "bhsd", "view": "transposed"},
@@ -54,7 +55,7 @@ def unpack(sample, seed=0):
     options = dict(SAMPLES[sample])
     dtype, view = options.pop("dtype", torch.float32), options.pop("view", "contiguous")
     size = options.pop("size", None) or shape(options.get("layout", "bshd"), d=20)
-    tables = dict(zip(("cos", "sin"), table(8)))
+    tables = dict(zip(("cos", "sin"), table(8), strict=True))
     cos, sin = (options.pop(n, tables[n]) for n in tables)
     return VIEWS[view](uniform(size, dtype, seed)), cos, sin, options
 
@@ -87,7 +88,7 @@ def op_call(op, sample):
 
 
 def by_public_function(op, sample):
-    """The same results through the public function, whose short path bypasses the dispatcher's Python side."""
+    """The same results through the public function and its short path."""
     x, cos, sin, options = unpack(sample)
     if op == "rope_table":
         positions, inv_freq, factor, dtype = op_call(op, sample)[0]
@@ -125,7 +126,7 @@ def test_both_doors_are_one(op, sample):
     returned = [returned] if isinstance(returned, torch.Tensor) else returned
     public = by_public_function(op, sample)
     assert len(public) == len(returned)
-    for a, b in zip(returned, public):
+    for a, b in zip(returned, public, strict=True):
         assert_bits(a, b)
         assert a.stride() == b.stride()
 
@@ -141,7 +142,7 @@ def test_opcheck(op, sample):
     "op", ["rope", "rope_", "rope_out", "apply_rope", "apply_rope_", "rope_table_grad"]
 )
 def test_ops_check_their_arguments_themselves(op):
-    """Called without the public functions, from another language or an exported graph, they are as safe."""
+    """Called without the public functions, as from an exported graph, they are as safe."""
     args, keywords = op_call(op, "plain")
     first = 1 if op in ("rope", "rope_", "rope_out") else 2
     bad = {
@@ -186,7 +187,7 @@ def test_meta_and_fake_tensors_tell_shape_and_strides(layout, view, mode):
                 posenc_ext.rope(x, cos, sin, layout=layout),
                 *posenc_ext.apply_rope(x, x, cos, sin, layout=layout),
             ]
-    for a, b in zip(told, real):
+    for a, b in zip(told, real, strict=True):
         assert (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
         assert a.device.type == ("meta" if mode == "meta" else "cpu")
 
@@ -201,7 +202,9 @@ def test_meta_tensors_in_place_and_out(sample):
     assert posenc_ext.rope(x, cos, sin, out=out, **to) is out
     y = posenc_ext.rope(x.requires_grad_(), cos.requires_grad_(), sin.requires_grad_(), **to)
     y.sum().backward()
-    assert x.grad.shape == x.shape and cos.grad.shape == cos.shape and sin.grad.shape == sin.shape
+    assert x.grad.shape == x.shape
+    assert cos.grad.shape == cos.shape
+    assert sin.grad.shape == sin.shape
 
 
 def call_rope(x, cos, sin):
@@ -253,7 +256,9 @@ def test_compile(function, tables, fresh_dynamo):
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(function, fullgraph=True, backend=counter)
     for length in (5, 6, 7, 8, 12, 16, 17, 20):
-        pairs = zip(*(value_and_grads(f, length, tables) for f in (compiled, function)))
+        pairs = zip(
+            *(value_and_grads(f, length, tables) for f in (compiled, function)), strict=True
+        )
         for a, b in pairs:
             assert_bits(a, b)
             assert a.stride() == b.stride()
@@ -271,14 +276,14 @@ def test_compile_without_gradient_over_decode_steps(fresh_dynamo):
     for offset in range(3, 12):
         q, k = uniform((2, 1, 4, 20), seed=offset), uniform((2, 1, 2, 20), seed=1)
         right = posenc_ext.apply_rope(q.clone(), k.clone(), cos, sin, offset=offset)
-        for y, written, r in zip(compiled(q, k, cos, sin, offset), (q, k), right):
+        for y, written, r in zip(compiled(q, k, cos, sin, offset), (q, k), right, strict=True):
             assert_bits(y, r)
             assert_bits(written, r)
     assert counter.frame_count <= 2
 
 
 def test_compiled_threads(fresh_dynamo):
-    """The graph holds ops, not values: a compiled call gives the same bits under another thread count."""
+    """A compiled call gives the same bits under another thread count."""
     compiled = torch.compile(call_rope, fullgraph=True, backend="aot_eager")
     x, (cos, sin) = uniform((2, 60, 16, 20)), table(8)
     with threads(1):

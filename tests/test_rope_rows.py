@@ -1,9 +1,24 @@
 """Which row of the table rotates which token: offsets, positions, packed and per-token tables."""
 
-import posenc_ext
+import itertools
+
 import pytest
 import torch
-from rope_cases import (DTYPES, LAYOUTS, TABLE_LENGTH, assert_bits, assert_close, check_rope, expected, name, shape, table, uniform)
+from rope_cases import (
+    DTYPES,
+    LAYOUTS,
+    TABLE_LENGTH,
+    assert_bits,
+    assert_close,
+    check_rope,
+    expected,
+    name,
+    shape,
+    table,
+    uniform,
+)
+
+import posenc_ext
 
 both_pairings = pytest.mark.parametrize("interleaved", [False, True], ids=["half", "interleaved"])
 
@@ -73,7 +88,7 @@ def test_cu_seqlens(bounds, offset, dtype, device):
     options = to_device({"offset": offset, "cu_seqlens": torch.tensor(bounds, dtype=dtype)}, device)
     x = uniform(shape("thd", s=9), device=device)
     y = check_rope(x, cos, sin, layout="thd", **options)
-    for j, (start, end) in enumerate(zip(bounds, bounds[1:])):
+    for j, (start, end) in enumerate(itertools.pairwise(bounds)):
         first = (
             offset if isinstance(offset, int) else int(offset if offset.dim() == 0 else offset[j])
         )
@@ -99,7 +114,7 @@ def test_per_token_tables(layout, interleaved, device):
 
 
 @pytest.mark.parametrize(
-    "dtype, table_dtype",
+    ("dtype", "table_dtype"),
     [(dtype, torch.complex64) for dtype in DTYPES] + [(torch.float64, torch.complex128)],
     ids=str,
 )
@@ -125,6 +140,7 @@ def test_apply_rope_rows(rows, device):
     for y, right in zip(
         posenc_ext.apply_rope(q, k, cos, sin, **options),
         expected("apply_rope", q, k, cos, sin, **options),
+        strict=True,
     ):
         assert_close(y, right)
 
@@ -135,7 +151,9 @@ def test_apply_rope_different_lengths(lengths, device):
     q, k = (uniform(shape("bshd", s=s), seed=s, device=device) for s in lengths)
     for offset in (4, torch.tensor([2, 8], device=device)):
         outs = posenc_ext.apply_rope(q, k, cos, sin, offset=offset)
-        for y, right in zip(outs, expected("apply_rope", q, k, cos, sin, offset=offset)):
+        for y, right in zip(
+            outs, expected("apply_rope", q, k, cos, sin, offset=offset), strict=True
+        ):
             assert_close(y, right)
 
 
