@@ -4,8 +4,12 @@ import doctest
 import importlib
 import importlib.metadata
 import os
+import pathlib
 import pkgutil
 import re
+import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -63,6 +67,17 @@ def test_version_is_one():
     except importlib.metadata.PackageNotFoundError:
         installed = posenc_ext.__version__
     assert installed == posenc_ext.__version__
+
+
+def test_without_a_native_module_the_reason_is_said(tmp_path):
+    """As when Python finds the source folder before the installed package."""
+    source = pathlib.Path(posenc_ext.__file__).parent
+    shutil.copytree(source, tmp_path / "posenc_ext", ignore=shutil.ignore_patterns("_C*", "__py*"))
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", "import posenc_ext"]
+    result = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode != 0
+    assert "ImportError: posenc_ext has no native module here" in result.stderr
 
 
 def test_build_info():

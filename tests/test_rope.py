@@ -82,6 +82,25 @@ def test_table_dtypes(dtype, device):
         check_rope(uniform(shape("bshd"), dtype, device=device), cos, sin)
 
 
+def test_lazily_negated_tensors(device):
+    """The imaginary part of a conjugate is a view whose negation torch has put off."""
+    cos, sin = table(16, device=device)
+    parts = (uniform(shape("bshd"), seed=i, device=device) for i in (1, 2))
+    x = torch.complex(*parts).conj().imag
+    assert x.is_neg()
+    right = check_rope(x, cos, sin)
+    assert_bits(check_rope(x, cos, torch.complex(cos, sin).conj().imag, inverse=True), right)
+
+
+@pytest.mark.parametrize("argument", ["x", "cos", "sin", "positions"])
+def test_sparse_tensors_are_refused(argument):
+    cos, sin = table(16)
+    call = {"x": uniform(shape("sd")), "cos": cos, "sin": sin, "positions": torch.arange(5)}
+    call[argument] = call[argument].to_sparse()
+    with pytest.raises((TypeError, ValueError, NotImplementedError)):
+        posenc_ext.rope(**call, layout="sd")
+
+
 EMPTY = [(0, 5, 4, 8), (2, 0, 4, 8), (2, 5, 0, 8), (2, 5, 4, 0), (0, 0, 0, 0)]
 
 
