@@ -124,7 +124,8 @@ def make_extension():
     if sys.platform == "win32":
         cxx = ["/O2", "/std:c++20", "/fp:precise", *openmp]
     else:
-        cxx = ["-O3", "-g0", "-std=c++20", "-ffp-contract=off", "-fvisibility=hidden", *openmp]
+        cxx = ["-O3", "-g0", "-std=c++20", "-ffp-contract=off", *openmp]
+        cxx += ["-fvisibility=hidden", "-fno-tree-slp-vectorize"]  # why: csrc/cpu/for_each_isa.h
         cxx += [
             "-Wall",
             "-Wextra",

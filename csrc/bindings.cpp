@@ -59,12 +59,10 @@ class PlainArguments {
       return none;
     }
     const Tensor& t = THPVariable_Unpack(object.ptr());
-    if (const auto* meta = t.unsafeGetTensorImpl()->autograd_meta()) {
-      if ((t.requires_grad() && c10::GradMode::is_enabled()) || t._fw_grad(0).defined()) {
-        plain_ = false;
-      }
-      (void)meta;
-    }
+    const bool derivative =
+        t.unsafeGetTensorImpl()->autograd_meta() != nullptr &&
+        ((t.requires_grad() && c10::GradMode::is_enabled()) || t._fw_grad(0).defined());
+    plain_ = plain_ && !derivative && !t.is_complex() && !t.is_neg();
     return t;
   }
 

@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "checks.h"
+
 namespace posenc {
 
 // Is `delta` = sum of step_i * d_i for whole numbers 0 <= d_i <= count_i (or |d_i| <= count_i when
@@ -104,6 +106,18 @@ inline bool overlap(const at::Tensor& a, const at::Tensor& b) {
 inline bool same_memory(const at::Tensor& a, const at::Tensor& b) {
   return a.const_data_ptr() == b.const_data_ptr() && a.sizes() == b.sizes() &&
          a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
+}
+
+inline void check_writable(const char* op, const char* name, const at::Tensor& t) {
+  POSENC_CHECK_VALUE(!overlaps_itself(t), op, name,
+                     " must not overlap itself to be written in place, got sizes ", t.sizes(),
+                     " and strides ", t.strides());
+}
+
+inline void check_apart(const char* op, const char* name, const at::Tensor& t,
+                        const char* other_name, const at::Tensor& other) {
+  POSENC_CHECK_VALUE(!overlap(t, other), op, name, " must not share memory with ", other_name,
+                     ", got sizes ", t.sizes(), " and ", other.sizes());
 }
 
 }  // namespace posenc

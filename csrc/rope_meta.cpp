@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <torch/library.h>
 
+#include "overlap.h"
 #include "rope.h"
 
 namespace posenc {
@@ -15,6 +16,11 @@ using OptionalTensor = std::optional<Tensor>;
 
 Tensor empty_output(const Tensor& x) {
   return at::empty_strided_symint(x.sym_sizes(), output_strides<SymInt>(x), x.options());
+}
+
+// Without data only an overlap of a tensor with itself can be told, and only for known sizes.
+void check_writable_meta(const char* op, const char* name, const Tensor& t) {
+  if (!t.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) check_writable(op, name, t);
 }
 
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, const OptionalTensor& positions,
@@ -32,6 +38,7 @@ void rope_(const Tensor& x, const Tensor& cos, const Tensor& sin, const Optional
   const RopeOptions<SymInt> options{cos,    sin,    positions,   offsets, cu_seqlens,
                                     offset, layout, interleaved, inverse};
   check_rope("rope", {"x", x}, options);
+  check_writable_meta("rope", "x", x);
 }
 
 void rope_out(const Tensor& x, const Tensor& cos, const Tensor& sin,
@@ -42,6 +49,7 @@ void rope_out(const Tensor& x, const Tensor& cos, const Tensor& sin,
                                     offset, layout, interleaved, inverse};
   check_rope("rope", {"x", x}, options);
   check_rope_out<SymInt>("rope", x, out);
+  check_writable_meta("rope", "out", out);
 }
 
 std::tuple<Tensor, Tensor> apply_rope(const Tensor& q, const Tensor& k, const Tensor& cos,
@@ -62,6 +70,8 @@ void apply_rope_(const Tensor& q, const Tensor& k, const Tensor& cos, const Tens
   const RopeOptions<SymInt> options{cos,    sin,    positions,   offsets, cu_seqlens,
                                     offset, layout, interleaved, inverse};
   check_apply_rope("apply_rope", q, k, options);
+  check_writable_meta("apply_rope", "q", q);
+  check_writable_meta("apply_rope", "k", k);
 }
 
 std::tuple<Tensor, Tensor> rope_table_grad(const Tensor& grad, const Tensor& x, const Tensor& cos,

@@ -33,7 +33,7 @@ def _built_for() -> str:
 
 
 try:
-    from . import _C
+    import posenc_ext._C as _C
 except ModuleNotFoundError as error:
     raise ImportError(
         "posenc_ext has no native module here: install it with `pip install .` (or import it from "

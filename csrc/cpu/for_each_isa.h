@@ -1,6 +1,8 @@
 // Compiles POSENC_BODY, a file name, once per instruction set. Each copy lives in its own namespace
 // (plain, avx2, avx512) and, but for `plain`, in a target region, so that no build flag is needed.
-// The feature list of a region and the run-time condition in isa.h must stay in step.
+// The run-time condition in isa.cpp must imply the feature list of a region. FMA is left out on
+// purpose, and the build says -fno-tree-slp-vectorize: GCC 12 fuses neighbouring a*b-c and a*b+c into
+// VFMADDSUB whatever -ffp-contract says, and then instruction sets would differ in the last bit.
 // A body is torch-free: a shared inline function compiled here with AVX could replace the plain
 // copy of another file at link time.
 //
@@ -26,10 +28,10 @@ namespace posenc::plain {
 
 #if POSENC_X86
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
+#pragma GCC target("avx2,f16c")
 #endif
 namespace posenc::avx2 {
 #define POSENC_AVX2 1
@@ -38,13 +40,12 @@ namespace posenc::avx2 {
 }  // namespace posenc::avx2
 #ifdef __clang__
 #pragma clang attribute pop
-#pragma clang attribute push(                                                    \
-    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c"))), \
-    apply_to = function)
+#pragma clang attribute push( \
+    __attribute__((target("avx512f,avx512vl,avx512bw,avx512dq,avx2,f16c"))), apply_to = function)
 #else
 #pragma GCC pop_options
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,avx2,fma,f16c")
+#pragma GCC target("avx512f,avx512vl,avx512bw,avx512dq,avx2,f16c")
 #endif
 namespace posenc::avx512 {
 #define POSENC_AVX512 1

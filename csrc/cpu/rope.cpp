@@ -107,18 +107,6 @@ Tensor empty_output(const Tensor& x) {
   return at::empty_strided(x.sizes(), output_strides<int64_t>(x), x.options());
 }
 
-void check_writable(const char* op, const char* name, const Tensor& t) {
-  POSENC_CHECK_VALUE(!overlaps_itself(t), op, name,
-                     " must not overlap itself to be written in place, got sizes ", t.sizes(),
-                     " and strides ", t.strides());
-}
-
-void check_apart(const char* op, const char* name, const Tensor& t, const char* other_name,
-                 const Tensor& other) {
-  POSENC_CHECK_VALUE(!overlap(t, other), op, name, " must not share memory with ", other_name,
-                     ", got sizes ", t.sizes(), " and ", other.sizes());
-}
-
 // The version counter tells autograd that a saved tensor has changed.
 void bump_version(const Tensor& t) {
   if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();

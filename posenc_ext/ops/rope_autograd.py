@@ -53,13 +53,20 @@ def rotate_pair(q: Tensor, k: Tensor, options: RopeOptions) -> tuple[Tensor, Ten
 
 def rotate_inplace(op: str, xs: tuple[Tensor, ...], options: RopeOptions) -> tuple[Tensor, ...]:
     """Rotate one or two tensors in place: all of them, or on an error none."""
+    names = "x" if len(xs) == 1 else "qk"
+    for name, x in zip(names, xs, strict=True):
+        if not torch.compiler.is_compiling() and x.is_neg():
+            raise ValueError(
+                f"posenc_ext.{op}: {name} must not be a lazily negated view when inplace=True, "
+                "got one: call resolve_neg() first"
+            )
     write = _ops.rope_ if len(xs) == 1 else _ops.apply_rope_
     if not _differentiated(*xs, options.cos, options.sin):
         write(*xs, *options)
         return xs
-    for name, x in zip("x" if len(xs) == 1 else "qk", xs, strict=True):
+    for name, x in zip(names, xs, strict=True):
         _check_inplace(op, name, x)
-    tables = options.cos.requires_grad or options.sin.requires_grad
+    tables = _tables_needed(options)
     # Not detached: the gradient of the tables depends on x, and may be differentiated again.
     before = [x.clone() if tables else None for x in xs]
     write(*(x.detach() for x in xs), *options.detached())
@@ -71,6 +78,8 @@ def rotate_out(x: Tensor, out: Tensor, inplace: bool, options: RopeOptions) -> T
     check_tensors("rope", out=out)
     if inplace:
         raise ValueError("posenc_ext.rope: out must not be given with inplace=True, got both")
+    if not torch.compiler.is_compiling() and out.is_neg():
+        raise ValueError("posenc_ext.rope: out must not be a lazily negated view, got one")
     if _differentiated(x, options.cos, options.sin, out):
         raise ValueError(
             "posenc_ext.rope: out must not be given when a gradient is needed (out= is not "
@@ -82,9 +91,10 @@ def rotate_out(x: Tensor, out: Tensor, inplace: bool, options: RopeOptions) -> T
 
 def _check_inplace(op: str, name: str, x: Tensor) -> None:
     """What autograd would refuse after the write, refuse before it."""
-    base = x._base if x._is_view() and x._base is not None else x
-    if base.requires_grad and base.is_leaf:
-        what = "a leaf" if base is x else "a view of a leaf"
+    leaf = x.is_leaf and x.requires_grad
+    base = None if torch.compiler.is_compiling() else x._base
+    if leaf or (base is not None and base.is_leaf and base.requires_grad):
+        what = "a leaf" if leaf else "a view of a leaf"
         raise ValueError(
             f"posenc_ext.{op}: {name} must not be {what} that requires grad when inplace=True, got "
             f"one of shape {list(x.shape)}"
@@ -143,13 +153,19 @@ class _Rope(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
         (x,), options = _Saved.load(ctx)
-        if grad is None:
-            return (None,) * 10
-        dx = rotate(grad, options.inverted()) if ctx.needs_input_grad[0] else None
-        dcos, dsin = (
-            table_grads(grad, x, options) if any(ctx.needs_input_grad[1:3]) else (None, None)
-        )
-        return dx, dcos, dsin, *(None,) * 7
+        tables = any(ctx.needs_input_grad[1:3])
+        return *_pull_back(x, grad, options, ctx.needs_input_grad[0], tables), *(None,) * 7
+
+
+def _pull_back(
+    x: Any, grad: Tensor | None, options: RopeOptions, need_x: bool, need_tables: bool
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The gradients of rotate(x) in x, cos and sin. Only those of the tables read x."""
+    if grad is None:
+        return None, None, None
+    dx = rotate(grad, options.inverted()) if need_x else None
+    dcos, dsin = table_grads(grad, x, options) if need_tables else (None, None)
+    return dx, dcos, dsin
 
 
 class _ApplyRope(Function):
@@ -157,8 +173,15 @@ class _ApplyRope(Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-        _Saved.save(ctx, (q, k) if _tables_needed(options) else (None, None), options)
-        return _ops.apply_rope(q, k, *options)
+        tables = _tables_needed(options)
+        _Saved.save(ctx, (q, k) if tables else (None, None), options)
+        q_out, k_out = _ops.apply_rope(q, k, *options)
+        if not tables:
+            if not ctx.needs_input_grad[0]:
+                ctx.mark_non_differentiable(q_out)
+            if not ctx.needs_input_grad[1]:
+                ctx.mark_non_differentiable(k_out)
+        return q_out, k_out
 
     @staticmethod
     def backward(ctx: Any, grad_q: Any, grad_k: Any) -> tuple[Any, ...]:
@@ -180,7 +203,8 @@ class _ApplyRope(Function):
             for x, grad in ((q, grad_q), (k, grad_k)):
                 if grad is not None:
                     c, s = table_grads(grad, x, options)
-                    dcos, dsin = (c, s) if dcos is None else (dcos + c, dsin + s)
+                    dcos = c if dcos is None else dcos + c
+                    dsin = s if dsin is None else dsin + s
         return dq, dk, dcos, dsin, *(None,) * 7
 
 
@@ -196,8 +220,10 @@ class _Rotated(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-        dx, *rest = _Rope.backward(ctx, grad)
-        return dx, None, *rest
+        (before,), options = _Saved.load(ctx)
+        tables = any(ctx.needs_input_grad[2:4])
+        dx, dcos, dsin = _pull_back(before, grad, options, ctx.needs_input_grad[0], tables)
+        return dx, None, dcos, dsin, *(None,) * 7
 
 
 class _TableGrads(Function):

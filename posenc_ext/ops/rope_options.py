@@ -60,7 +60,7 @@ def rope_options(
             raise ValueError(
                 f"posenc_ext.{op}: sin must be None when cos is complex (cos + i*sin), got both"
             )
-        cos, sin = torch.view_as_real(cos).unbind(-1)
+        cos, sin = torch.view_as_real(cos.resolve_conj()).unbind(-1)
         interleaved = True
     if sin is None:
         raise TypeError(
@@ -74,15 +74,15 @@ def rope_options(
     offsets: Tensor | None = None
     if isinstance(offset, Tensor):
         offsets, offset = offset, 0
-    elif not isinstance(offset, torch.SymInt):
+    elif not isinstance(offset, (int, torch.SymInt)):
         try:
             offset = operator.index(offset)
         except TypeError:
             raise TypeError(
                 f"posenc_ext.{op}: offset must be an int or a tensor, got {type(offset).__name__}"
             ) from None
-        if not -(2**63) <= offset < 2**63:
-            raise IndexError(f"posenc_ext.{op}: offset must be a row of the table, got {offset}")
+    if not -(2**63) <= offset < 2**63:
+        raise IndexError(f"posenc_ext.{op}: offset must be a row of the table, got {offset}")
     if not isinstance(layout, str):
         raise TypeError(f"posenc_ext.{op}: layout must be a str, got {type(layout).__name__}")
     return RopeOptions(
