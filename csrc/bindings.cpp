@@ -24,6 +24,9 @@ TORCH_LIBRARY(posenc_ext, m) {
   m.def("apply_rope_(Tensor(a!) q, Tensor(b!) k, " ROPE_OPTIONS ") -> ()");
   // Gradients of cos and sin.
   m.def("rope_table_grad(Tensor grad, Tensor x, " ROPE_OPTIONS ") -> (Tensor, Tensor)");
+  m.def(
+      "rope_table(Tensor positions, Tensor inv_freq, float attention_factor, ScalarType dtype) -> "
+      "(Tensor cos, Tensor sin)");
 }
 
 namespace posenc {
