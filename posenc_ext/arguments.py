@@ -1,0 +1,40 @@
+"""Checks of Python arguments, with errors in the one form `posenc_ext.<op>: ...`."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def error(kind: type[Exception], op: str, text: str) -> Exception:
+    return kind(f"posenc_ext.{op}: {text}")
+
+
+def number(op: str, name: str, value: Any) -> float:
+    """A finite float from an int or a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, numbers.Real)):
+        raise error(TypeError, op, f"{name} must be a number, got {type(value).__name__}")
+    if not math.isfinite(value):
+        raise error(ValueError, op, f"{name} must be finite, got {value}")
+    return float(value)
+
+
+def integer(op: str, name: str, value: Any) -> int:
+    if isinstance(value, torch.SymInt):
+        return value  # type: ignore[return-value]  # traced under a dynamic length
+    try:
+        if isinstance(value, (bool, Tensor)):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise error(TypeError, op, f"{name} must be an int, got {type(value).__name__}") from None
+
+
+def check_precision(op: str, precision: Any) -> None:
+    if precision not in ("exact", "float32"):
+        raise error(ValueError, op, f"precision must be 'exact' or 'float32', got {precision!r}")

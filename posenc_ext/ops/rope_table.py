@@ -1,0 +1,185 @@
+"""Tables of cos and sin for rotary position embedding (RoPE), from exactly reduced angles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.autograd.function import Function
+
+from ..arguments import check_precision, error, integer, number
+
+_ops = torch.ops.posenc_ext
+_TABLE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def rope_table(
+    positions: int | Tensor,
+    inv_freq: Tensor,
+    *,
+    attention_factor: float = 1.0,
+    sections: Any = None,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+    precision: str = "exact",
+) -> tuple[Tensor, Tensor]:
+    """cos and sin of position times frequency.
+
+    >>> import torch, posenc_ext
+    >>> inv_freq = posenc_ext.rope_frequencies(128).inv_freq
+    >>> cos, sin = posenc_ext.rope_table(4096, inv_freq)
+    >>> cos.shape, cos.dtype
+    (torch.Size([4096, 64]), torch.float32)
+    >>> cos, sin = posenc_ext.rope_table(torch.tensor([131071]), inv_freq)
+    >>> round(cos[0, 1].item(), 7)  # a float32 angle gives -0.9792
+    -0.9782709
+
+    With precision "exact" each value is computed in double from an exactly reduced angle and
+    rounded once to `dtype`: float32 is within 0.51 ulp of the true value for integers below 2^31 in
+    magnitude (within 2^-50 where the value itself is below 2^-20), float64 within 2^-51. The bits
+    depend on the position and the frequency alone: not on threads, instruction set, or what else is
+    in the table. An integer held in a floating tensor gives the bits of that integer. Angles beyond
+    2^53 radians, infinite and NaN positions give NaN.
+
+    Args:
+        positions: an int n for ``0 .. n-1``, or an int32, int64 or floating tensor ``[...]``, which
+            may be negative or fractional, in any order and with any strides.
+        inv_freq: float64 or float32 ``[R/2]``, the angle per position, in radians. float32 is
+            widened (exactly), so prefer the float64 of :func:`rope_frequencies`.
+        attention_factor: multiplies cos and sin before they are rounded.
+        sections: not supported yet.
+        dtype: float32, float64, bfloat16 or float16.
+        device: where to build the tables; default: where the positions are (for an int, where
+            `inv_freq` is).
+        precision: "float32" gives what Hugging Face models compute, bit for bit: the float32
+            product, torch's cos and sin of it, times `attention_factor`, cast to `dtype`. Its error
+            grows with the position, to 4e-3 at 131071.
+
+    Returns:
+        cos and sin, contiguous ``[..., R/2]`` of `dtype`.
+
+    Raises:
+        TypeError: a wrong type or dtype.
+        ValueError: a wrong shape or value.
+
+    Differentiable in `inv_freq` and in floating positions, to any order, forward and backward.
+    Autocast does not change the result.
+    """
+    op = "rope_table"
+    check_precision(op, precision)
+    if sections is not None:
+        raise error(NotImplementedError, op, "sections is not supported yet")
+    if not isinstance(inv_freq, Tensor):
+        raise error(TypeError, op, f"inv_freq must be a tensor, got {type(inv_freq).__name__}")
+    if inv_freq.dtype not in (torch.float64, torch.float32):
+        raise error(
+            TypeError,
+            op,
+            f"inv_freq must be float64 or float32 (fewer bits lose the position), "
+            f"got {inv_freq.dtype}",
+        )
+    if dtype not in _TABLE_DTYPES:
+        raise error(
+            TypeError, op, f"dtype must be float32, float64, bfloat16 or float16, got {dtype}"
+        )
+    factor = number(op, "attention_factor", attention_factor)
+    if isinstance(positions, Tensor):
+        positions = positions.to(device or positions.device)
+    else:
+        n = integer(op, "positions", positions)
+        if n < 0:
+            raise error(ValueError, op, f"positions must not be negative as an int, got {n}")
+        positions = torch.arange(n, dtype=torch.int64, device=device or inv_freq.device)
+    inv_freq = inv_freq.to(positions.device)
+    if precision == "float32":
+        return _float32_table(positions, inv_freq, factor, dtype)
+    return table(positions, inv_freq.double(), factor, dtype)
+
+
+def _float32_table(
+    positions: Tensor, inv_freq: Tensor, factor: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    if positions.dtype not in (torch.int32, torch.int64) and not positions.is_floating_point():
+        raise error(
+            TypeError,
+            "rope_table",
+            f"positions must be int32, int64 or floating, got {positions.dtype}",
+        )
+    if inv_freq.dim() != 1:
+        raise error(
+            ValueError,
+            "rope_table",
+            f"inv_freq must have shape [R/2], got {list(inv_freq.shape)}",
+        )
+    angle = positions.float().unsqueeze(-1) * inv_freq.float()
+    return (angle.cos() * factor).to(dtype), (angle.sin() * factor).to(dtype)
+
+
+# Gradients. The angle is phi = position * frequency, so d cos = -sin dphi and d sin = cos dphi; the
+# derivatives call `table` again, in float64, so that every order of derivative works.
+
+
+def _forward_mode() -> bool:
+    return forward_ad._current_level >= 0
+
+
+def table(
+    positions: Tensor, inv_freq: Tensor, factor: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The op, differentiable: positions [...], inv_freq float64 [n] -> cos, sin [..., n]."""
+    call: Any = _ops.rope_table
+    if _forward_mode():
+        call = _RopeTableDual.apply
+    elif torch.is_grad_enabled() and (positions.requires_grad or inv_freq.requires_grad):
+        call = _RopeTable.apply
+    cos, sin = call(positions, inv_freq, factor, dtype)
+    return cos, sin
+
+
+class _RopeTable(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, positions: Tensor, inv_freq: Tensor, factor: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(positions, inv_freq)
+        if _forward_mode():
+            ctx.save_for_forward(positions, inv_freq)
+        ctx.factor, ctx.dtype = factor, dtype
+        ctx.set_materialize_grads(False)
+        cos, sin = _ops.rope_table(positions, inv_freq, factor, dtype)
+        return cos, sin
+
+    @staticmethod
+    def backward(ctx: Any, grad_cos: Tensor | None, grad_sin: Tensor | None) -> tuple[Any, ...]:
+        if grad_cos is None and grad_sin is None:
+            return None, None, None, None
+        positions, inv_freq = ctx.saved_tensors
+        cos, sin = table(positions, inv_freq, ctx.factor, torch.float64)
+        dphi = torch.zeros_like(cos)
+        if grad_cos is not None:
+            dphi = dphi - sin * grad_cos
+        if grad_sin is not None:
+            dphi = dphi + cos * grad_sin
+        dp = df = None
+        if ctx.needs_input_grad[0]:
+            dp = (dphi * inv_freq).sum(-1).to(positions.dtype)
+        if ctx.needs_input_grad[1]:
+            df = (dphi * positions.double().unsqueeze(-1)).unsqueeze(0).flatten(0, -2).sum(0)
+        return dp, df, None, None
+
+
+class _RopeTableDual(_RopeTable):
+    """With forward mode; apart, since torch.compile refuses a Function with a jvp."""
+
+    @staticmethod
+    def jvp(ctx: Any, dp: Tensor | None, df: Tensor | None, *_: Any) -> tuple[Any, Any]:
+        positions, inv_freq = ctx.saved_tensors
+        cos, sin = table(positions, inv_freq, ctx.factor, torch.float64)
+        dphi = torch.zeros_like(cos)
+        if dp is not None:
+            dphi = dphi + dp.unsqueeze(-1) * inv_freq
+        if df is not None:
+            dphi = dphi + positions.double().unsqueeze(-1) * df
+        return (-sin * dphi).to(ctx.dtype), (cos * dphi).to(ctx.dtype)
