@@ -42,7 +42,7 @@ lint: $(DEV) ## formatting, lint and types
 	  xargs clang-format --dry-run -Werror
 
 cmake-test: $(DEV) ## build with CMake and run the tests on that module
-	cmake -S . -B build/cmake -G Ninja -DPython_EXECUTABLE=$(BIN)/python \
+	cmake -S . -B build/cmake -G Ninja -DPython_EXECUTABLE=$(BIN)/python -DCMAKE_BUILD_TYPE=Release \
 	  -DPOSENC_WERROR=$(or $(POSENC_WERROR),0)
 	cmake --build build/cmake $(if $(MAX_JOBS),-j $(MAX_JOBS))
 	PYTHONPATH=$(CURDIR)/build/cmake/python POSENC_MODULE_DIR=$(CURDIR)/build/cmake/python/posenc_ext \
