@@ -109,7 +109,11 @@ def main() -> int:
         "commit {commit} | {machine}, {cpus} CPUs, load {load} | torch {torch} | {isa} | "
         "{threads} threads".format(**facts)
     )
-    print(f"copy_ of 128 MiB: {facts['copy_bandwidth'] / 1e9:.1f} GB/s read plus written\n")
+    print(f"copy_ into a prepared tensor: {facts['copy_bandwidth'] / 1e9:.1f} GB/s\n")
+    if facts["load"] and facts["load"] > 0.5:
+        print(
+            "other jobs are running: expect worse figures than on an idle machine", file=sys.stderr
+        )
     rows: list[Row] = []
     allocating = [name for name in names if name in ALLOCATING]
     for allocator in ALLOCATORS if allocating else ():

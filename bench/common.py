@@ -31,7 +31,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. Times in seconds; `bytes` is what ours reads plus writes."""
+    """One line of the table. `bytes` is what ours reads plus writes."""
 
     case: str
     ours: float
@@ -41,7 +41,7 @@ class Row:
     target: str
     met: bool
     bytes: int | None = None
-    note: str = ""
+    unit: str = "s"  # of ours and limit
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ def time_in_turns(
 
 
 def copy_bandwidth(settings: Settings) -> float:
-    """Bytes read plus written a second by `copy_` of 128 MiB into a prepared tensor."""
-    source = torch.ones(2**22 if settings.quick else 2**25)
+    """Bytes read plus written a second by `copy_` of a large tensor into a prepared one."""
+    source = torch.ones(2**22 if settings.quick else 2**25)  # 128 MiB
     target = torch.zeros_like(source)
     seconds = time_in_turns({"copy_": lambda: target.copy_(source)}, settings)["copy_"]
     return 2 * source.nbytes / seconds
@@ -124,9 +124,9 @@ def copy_bandwidth(settings: Settings) -> float:
 
 def environment() -> dict[str, object]:
     """What a figure depends on: commit, machine, torch, ISA, threads, load."""
+    changed = _git("status", "--porcelain", "--untracked-files=no")
     return {
-        "commit": _git("rev-parse", "--short", "HEAD")
-        + ("+changes" if _git("status", "--porcelain", "--untracked-files=no") else ""),
+        "commit": (_git("rev-parse", "--short", "HEAD") or "unknown") + "+changes" * bool(changed),
         "machine": _cpu_name(),
         "cpus": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
@@ -141,14 +141,12 @@ def print_table(rows: Iterable[Row], *, judged: bool) -> None:
     """Print `case | ours | limit | ratio | target | met`; `met` stays open unless `judged`."""
     lines = [("case", "ours", "limit", "ratio", "target", "met")]
     for row in rows:
-        ours = _duration(row.ours)
+        ours = _quantity(row.ours, row.unit)
         if row.bytes:
             ours += f" {row.bytes / row.ours / 1e9:5.1f} GB/s"
-        limit = f"{row.limit_name} {_duration(row.limit)}"
-        case = f"{row.case} ({row.note})" if row.note else row.case
-        lines.append(
-            (case, ours, limit, f"{row.ratio:.2f}x", row.target, "yes" if row.met else "NO")
-        )
+        limit = f"{row.limit_name} {_quantity(row.limit, row.unit)}"
+        met = ("yes" if row.met else "NO") if judged else "-"
+        lines.append((row.case, ours, limit, f"{row.ratio:.3g}x", row.target, met))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print(" | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)))
@@ -160,8 +158,10 @@ def write_json(path: str, records: Iterable[dict[str, object]]) -> None:
     Path(path).write_text(text, encoding="utf-8")
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1e6:.2f} us" if seconds < 1e-4 else f"{seconds * 1e3:.2f} ms"
+def _quantity(value: float, unit: str) -> str:
+    if unit != "s":
+        return f"{value:.3g} {unit}"
+    return f"{value * 1e6:.2f} us" if value < 1e-4 else f"{value * 1e3:.2f} ms"
 
 
 def _git(*arguments: str) -> str:
@@ -169,7 +169,7 @@ def _git(*arguments: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return ""
     return done.stdout.strip()
 
 

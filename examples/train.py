@@ -16,7 +16,7 @@ from torch import Tensor, nn
 class Settings:
     """Sizes of the model and of its training run."""
 
-    steps: int = 600
+    steps: int = 500
     seed: int = 0
     width: int = 128
     heads: int = 4
