@@ -1,6 +1,6 @@
 # Needs python3, a C++20 compiler and pip; everything else is set up in .venv, once.
-# PYTHON: what .venv is made from. TORCH: what pip installs as torch, for example
-# TORCH="torch --index-url URL". ARGS: more arguments for pytest, the demo or the bench.
+# PYTHON: what .venv is made from. TORCH: what pip installs as torch, with pip's options if need be.
+# ARGS: more arguments for pytest, the demo or the bench.
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0

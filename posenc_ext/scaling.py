@@ -21,10 +21,10 @@ missing ``original_max_position_embeddings`` is ``max_position_embeddings``, if 
 
 >>> from posenc_ext import rope_frequencies
 >>> from posenc_ext.scaling import Linear
->>> rope_frequencies(8, scaling=Linear(factor=4.0)).inv_freq
-tensor([2.5000e-01, 2.5000e-02, 2.5000e-03, 2.5000e-04], dtype=torch.float64)
->>> rope_frequencies(8, scaling={"rope_type": "linear", "factor": 4.0}).inv_freq
-tensor([2.5000e-01, 2.5000e-02, 2.5000e-03, 2.5000e-04], dtype=torch.float64)
+>>> rope_frequencies(8, scaling=Linear(factor=4.0)).inv_freq[:2]
+tensor([0.2500, 0.0250], dtype=torch.float64)
+>>> rope_frequencies(8, scaling={"rope_type": "linear", "factor": 4.0}).inv_freq[:2]
+tensor([0.2500, 0.0250], dtype=torch.float64)
 """
 
 from __future__ import annotations

@@ -36,18 +36,22 @@ def _differentiated(*tensors: Tensor) -> bool:
 
 def _apply(function: type[Function], *args: Any) -> Any:
     """Call a Function; in forward mode its Dual, since torch.compile refuses one with a jvp."""
-    return (_DUALS[function] if _forward_mode() else function).apply(*args)
+    if _forward_mode():
+        from .rope_forward_ad import DUALS
+
+        function = DUALS[function]
+    return function.apply(*args)
 
 
 def rotate(x: Tensor, options: RopeOptions) -> Tensor:
     if _differentiated(x, options.cos, options.sin):
-        return _apply(_Rope, x, *options)
+        return _apply(Rope, x, *options)
     return _ops.rope(x, *options)
 
 
 def rotate_pair(q: Tensor, k: Tensor, options: RopeOptions) -> tuple[Tensor, Tensor]:
     if _differentiated(q, k, options.cos, options.sin):
-        return _apply(_ApplyRope, q, k, *options)
+        return _apply(ApplyRope, q, k, *options)
     return _ops.apply_rope(q, k, *options)
 
 
@@ -71,7 +75,7 @@ def rotate_inplace(op: str, xs: tuple[Tensor, ...], options: RopeOptions) -> tup
     before = [x.clone() if tables else None for x in xs]
     write(*(x.detach() for x in xs), *options.detached())
     # One Function per tensor: autograd lets only a Function with one output write into a view.
-    return tuple(_apply(_Rotated, x, b, *options) for x, b in zip(xs, before, strict=True))
+    return tuple(_apply(Rotated, x, b, *options) for x, b in zip(xs, before, strict=True))
 
 
 def rotate_out(x: Tensor, out: Tensor, inplace: bool, options: RopeOptions) -> Tensor:
@@ -106,11 +110,11 @@ def _check_inplace(op: str, name: str, x: Tensor) -> None:
 def table_grads(grad: Tensor, x: Tensor, options: RopeOptions) -> tuple[Tensor, Tensor]:
     """The gradient of rotate(x) in cos and in sin, for the gradient `grad` of its result."""
     if _differentiated(grad, x):
-        return _apply(_TableGrads, grad, x, *options)
+        return _apply(TableGrads, grad, x, *options)
     return _ops.rope_table_grad(grad, x, *options)
 
 
-def _rotate_by(x: Tensor, cos: Tensor | None, sin: Tensor | None, options: RopeOptions) -> Tensor:
+def rotate_by(x: Tensor, cos: Tensor | None, sin: Tensor | None, options: RopeOptions) -> Tensor:
     """Rotate the first R channels by other tables, a missing one being zero; the rest become 0."""
     if cos is None:
         cos = torch.zeros_like(options.cos)
@@ -120,7 +124,7 @@ def _rotate_by(x: Tensor, cos: Tensor | None, sin: Tensor | None, options: RopeO
     return F.pad(rotated, (0, x.shape[-1] - options.rotary_dim))
 
 
-class _Saved:
+class Saved:
     """Keeps the options, and the tensors that a derivative needs, in an autograd context."""
 
     @staticmethod
@@ -142,17 +146,17 @@ def _tables_needed(options: tuple[Any, ...]) -> bool:
     return options[0].requires_grad or options[1].requires_grad or _forward_mode()
 
 
-class _Rope(Function):
+class Rope(Function):
     """rotate(x)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *options: Any) -> Tensor:
-        _Saved.save(ctx, (x if _tables_needed(options) else None,), options)
+        Saved.save(ctx, (x if _tables_needed(options) else None,), options)
         return _ops.rope(x, *options)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-        (x,), options = _Saved.load(ctx)
+        (x,), options = Saved.load(ctx)
         tables = any(ctx.needs_input_grad[1:3])
         return *_pull_back(x, grad, options, ctx.needs_input_grad[0], tables), *(None,) * 7
 
@@ -168,13 +172,13 @@ def _pull_back(
     return dx, dcos, dsin
 
 
-class _ApplyRope(Function):
+class ApplyRope(Function):
     """rotate(q) and rotate(k) in one pass."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
         tables = _tables_needed(options)
-        _Saved.save(ctx, (q, k) if tables else (None, None), options)
+        Saved.save(ctx, (q, k) if tables else (None, None), options)
         q_out, k_out = _ops.apply_rope(q, k, *options)
         if not tables:
             if not ctx.needs_input_grad[0]:
@@ -185,7 +189,7 @@ class _ApplyRope(Function):
 
     @staticmethod
     def backward(ctx: Any, grad_q: Any, grad_k: Any) -> tuple[Any, ...]:
-        (q, k), options = _Saved.load(ctx)
+        (q, k), options = Saved.load(ctx)
         need_q = ctx.needs_input_grad[0] and grad_q is not None
         need_k = ctx.needs_input_grad[1] and grad_k is not None
         back = options.inverted()
@@ -208,100 +212,38 @@ class _ApplyRope(Function):
         return dq, dk, dcos, dsin, *(None,) * 7
 
 
-class _Rotated(Function):
+class Rotated(Function):
     """Tells autograd that x has been rotated in place. `before` is a copy of what it was, if the
     tables need a gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, before: Tensor | None, *options: Any) -> Tensor:
-        _Saved.save(ctx, (before,), options)
+        Saved.save(ctx, (before,), options)
         ctx.mark_dirty(x)
         return x
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-        (before,), options = _Saved.load(ctx)
+        (before,), options = Saved.load(ctx)
         tables = any(ctx.needs_input_grad[2:4])
         dx, dcos, dsin = _pull_back(before, grad, options, ctx.needs_input_grad[0], tables)
         return dx, None, dcos, dsin, *(None,) * 7
 
 
-class _TableGrads(Function):
+class TableGrads(Function):
     """table_grads(grad, x)."""
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, x: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-        _Saved.save(ctx, (grad, x), options)
+        Saved.save(ctx, (grad, x), options)
         return _ops.rope_table_grad(grad, x, *options)
 
     @staticmethod
     def backward(ctx: Any, cos: Any, sin: Any) -> tuple[Any, ...]:
-        (grad, x), options = _Saved.load(ctx)
+        (grad, x), options = Saved.load(ctx)
         if cos is None and sin is None:
             return (None,) * 11
         need_grad, need_x = ctx.needs_input_grad[:2]
-        dgrad = _rotate_by(x, cos, sin, options) if need_grad else None
-        dx = _rotate_by(grad, cos, sin, options.inverted()) if need_x else None
+        dgrad = rotate_by(x, cos, sin, options) if need_grad else None
+        dx = rotate_by(grad, cos, sin, options.inverted()) if need_x else None
         return dgrad, dx, *(None,) * 9
-
-
-# Forward mode.
-
-
-def _push_forward(
-    x: Tensor, dx: Tensor | None, tangents: tuple[Any, ...], options: RopeOptions
-) -> Tensor | None:
-    """The tangent of rotate(x): dx rotated, plus x rotated by the tangents of the tables."""
-    dcos, dsin = tangents[:2]
-    total = None if dx is None else rotate(dx, options)
-    if dcos is not None or dsin is not None:
-        tables = _rotate_by(x, dcos, dsin, options)
-        total = tables if total is None else total + tables
-    return total
-
-
-class _RopeDual(_Rope):
-    @staticmethod
-    def jvp(ctx: Any, dx: Tensor | None, *tangents: Any) -> Tensor | None:
-        (x,), options = _Saved.load(ctx)
-        return _push_forward(x, dx, tangents, options)
-
-
-class _ApplyRopeDual(_ApplyRope):
-    @staticmethod
-    def jvp(ctx: Any, dq: Tensor | None, dk: Tensor | None, *tangents: Any) -> tuple[Any, Any]:
-        (q, k), options = _Saved.load(ctx)
-        return _push_forward(q, dq, tangents, options), _push_forward(k, dk, tangents, options)
-
-
-class _RotatedDual(_Rotated):
-    @staticmethod
-    def jvp(ctx: Any, dx: Tensor | None, before: Tensor | None, *tangents: Any) -> Tensor | None:
-        (x,), options = _Saved.load(ctx)
-        tangent = _push_forward(x, dx, tangents, options)
-        if dx is None or tangent is None:
-            return tangent
-        return dx.copy_(tangent)  # autograd wants the tangent of a dirty input changed in place
-
-
-class _TableGradsDual(_TableGrads):
-    @staticmethod
-    def jvp(ctx: Any, dgrad: Tensor | None, dx: Tensor | None, *_: Any) -> tuple[Any, Any]:
-        (grad, x), options = _Saved.load(ctx)
-        terms = []
-        if dgrad is not None:
-            terms.append(table_grads(dgrad, x, options))
-        if dx is not None:
-            terms.append(table_grads(grad, dx, options))
-        dcos, dsin = terms[0]
-        for c, s in terms[1:]:
-            dcos, dsin = dcos + c, dsin + s
-        return dcos, dsin
-
-
-_DUALS: dict[type[Function], type[Function]] = {
-    _Rope: _RopeDual,
-    _ApplyRope: _ApplyRopeDual,
-    _Rotated: _RotatedDual,
-    _TableGrads: _TableGradsDual,
-}
