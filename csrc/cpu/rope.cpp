@@ -6,6 +6,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <torch/library.h>
 
+#include "cpu/huge_pages.h"
 #include "cpu/rope_index.h"
 #include "cpu/rope_tables.h"
 #include "overlap.h"
@@ -104,7 +105,9 @@ void rotate(const char* op, c10::ArrayRef<Operand> operands, const RopeOptions<i
 }
 
 Tensor empty_output(const Tensor& x) {
-  return at::empty_strided(x.sizes(), output_strides<int64_t>(x), x.options());
+  Tensor out = at::empty_strided(x.sizes(), output_strides<int64_t>(x), x.options());
+  prefer_huge_pages(out);
+  return out;
 }
 
 // The version counter tells autograd that a saved tensor has changed.
