@@ -1,10 +1,10 @@
 // Compiles POSENC_BODY, a file name, once per instruction set. Each copy lives in its own namespace
 // (plain, avx2, avx512) and, but for `plain`, in a target region, so that no build flag is needed.
 // The run-time condition in isa.cpp must imply the feature list of a region. FMA is left out on
-// purpose, and the build says -fno-tree-slp-vectorize: GCC 12 fuses neighbouring a*b-c and a*b+c into
-// VFMADDSUB whatever -ffp-contract says, and then instruction sets would differ in the last bit.
-// A body is torch-free: a shared inline function compiled here with AVX could replace the plain
-// copy of another file at link time.
+// purpose, and the build says -fno-tree-slp-vectorize: GCC 12 fuses neighbouring a*b-c and a*b+c
+// into VFMADDSUB whatever -ffp-contract says, and then instruction sets would differ in the last
+// bit. A body is torch-free: a shared inline function compiled here with AVX could replace the
+// plain copy of another file at link time.
 //
 // No include guard: every <op>_rows.cpp includes it once.
 #include <cstdint>

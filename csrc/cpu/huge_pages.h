@@ -1,6 +1,6 @@
-// Large fresh outputs cost more in page faults than in arithmetic: the kernel clears every 4 KB page
-// as it is first touched. Huge pages take a few faults instead of tens of thousands. NumPy asks for
-// them in the same way, from the same size on.
+// Large fresh outputs cost more in page faults than in arithmetic: the kernel clears every 4 KB
+// page as it is first touched. Huge pages take a few faults instead of tens of thousands. NumPy
+// asks for them in the same way, from the same size on.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -15,7 +15,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kOffsetCount = 64;     // rows of OffsetRows
+constexpr int64_t kOffsetCount = 64;      // rows of OffsetRows
 constexpr int64_t kSharedOffsets = 1024;  // positions from which all of them are made beforehand
 constexpr int64_t kGrainElements = 16384;
 

@@ -25,7 +25,7 @@ struct RopeTableRun {
   double* base_cos;           // [n], scratch
   double* base_sin;
   OffsetRows offsets;
-  void* cos;                  // [count, n] of the dtype
+  void* cos;  // [count, n] of the dtype
   void* sin;
 };
 
