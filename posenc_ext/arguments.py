@@ -19,20 +19,17 @@ def number(op: str, name: str, value: Any) -> float:
     """A finite float from an int or a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float, numbers.Real)):
         raise error(TypeError, op, f"{name} must be a number, got {type(value).__name__}")
-    if not math.isfinite(value):
+    if not -math.inf < value < math.inf:
         raise error(ValueError, op, f"{name} must be finite, got {value}")
     return float(value)
 
 
 def integer(op: str, name: str, value: Any) -> int:
-    if isinstance(value, torch.SymInt):
-        return value  # type: ignore[return-value]  # traced under a dynamic length
-    try:
-        if isinstance(value, (bool, Tensor)):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise error(TypeError, op, f"{name} must be an int, got {type(value).__name__}") from None
+    if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
+        return value  # not through operator.index, which makes a traced length a constant
+    if isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
+        raise error(TypeError, op, f"{name} must be an int, got {type(value).__name__}")
+    return operator.index(value)
 
 
 def check_precision(op: str, precision: Any) -> None:

@@ -34,10 +34,13 @@ class Request(NamedTuple):
     dim: int  # R; for Proportional, D
     base: float
     seq_len: int | None
-    dtype: torch.dtype  # to compute in; every rule keeps Hugging Face's order of operations
+    dtype: torch.dtype  # float64, or float32 in Hugging Face's order of operations
 
     def powers(self, base: float) -> Tensor:
         """base ** (2i / dim), [dim/2]."""
+        if self.dtype == torch.float64:  # torch's pow depends on the instruction set, Python's not
+            values = [base ** (2 * i / self.dim) for i in range(self.dim // 2)]
+            return torch.tensor(values, dtype=torch.float64, device="cpu")
         exponents = torch.arange(0, self.dim, 2, dtype=torch.int64, device="cpu").to(self.dtype)
         return base ** (exponents / self.dim)
 

@@ -86,6 +86,8 @@ def rope_table(
         )
     factor = number(op, "attention_factor", attention_factor)
     if isinstance(positions, Tensor):
+        if positions.layout != torch.strided:
+            raise error(TypeError, op, f"positions must be a dense tensor, got {positions.layout}")
         positions = positions.to(device or positions.device)
     else:
         n = integer(op, "positions", positions)
