@@ -13,7 +13,10 @@ from torch import Tensor
 from .arguments import error, number
 
 OP = "rope_frequencies"
-MAY_BE_ZERO = {"mscale", "mscale_all_dim", "partial_rotary_factor", "attention_factor"}
+# Fields of rules by what they hold, where that is not a positive number.
+LISTS = {"short_factor", "long_factor"}
+MAY_BE_0 = {"attention_factor", "mscale", "mscale_all_dim", "partial_rotary_factor"}
+NOT_NUMBERS = {"pin", "truncate"}
 
 
 class RopeFrequencies(NamedTuple):
@@ -79,13 +82,17 @@ class Rule(ABC):
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, list):
-                value = tuple(value)
-                object.__setattr__(self, field.name, value)
-            for item in value if isinstance(value, tuple) else (value,):
-                if item is None or isinstance(item, (bool, str)):
-                    continue
-                if number(OP, field.name, item) <= 0 and field.name not in MAY_BE_ZERO:
+            if field.name in NOT_NUMBERS or (value is None and field.default is None):
+                continue
+            values = (value,)
+            if field.name in LISTS:
+                if not isinstance(value, (list, tuple)):
+                    kind = type(value).__name__
+                    raise error(TypeError, OP, f"{field.name} must be a list, got {kind}")
+                values = tuple(value)
+                object.__setattr__(self, field.name, values)
+            for item in values:
+                if number(OP, field.name, item) < 0 or (item == 0 and field.name not in MAY_BE_0):
                     raise value_error(f"{field.name} must be positive, got {item}")
 
     @abstractmethod
