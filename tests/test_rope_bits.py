@@ -153,6 +153,24 @@ def test_threads_are_bit_equal(dtype, grad, interleaved):
             assert_bits(b, a)
 
 
+@both_pairings
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=name)
+def test_large_results_equal_small_ones(dtype, layout, interleaved):
+    # From 32 MB on, results are written past the caches; a quarter of that is not.
+    tokens = 2**25 // dtype.itemsize // (16 * 128) // 4 + 3
+    x = torch.empty(shape(layout, b=4, s=tokens, h=16, d=160), dtype=dtype)
+    x.uniform_(-2, 2, generator=torch.Generator().manual_seed(0))
+    cos, sin = table(64, length=tokens)
+    options = {"layout": layout, "interleaved": interleaved}
+    y = posenc_ext.rope(x, cos, sin, **options)
+    assert y[..., :128].numel() * dtype.itemsize >= 2**25 > y[:1].nbytes
+    for i in range(4):
+        assert_bits(y[i : i + 1], posenc_ext.rope(x[i : i + 1], cos, sin, **options))
+    shifted = torch.zeros(x.numel() + 1, dtype=dtype)[1:].view(x.shape)
+    assert_bits(posenc_ext.rope(x, cos, sin, out=shifted, **options), y)
+
+
 def digest(*tensors):
     """A hash of the bits, with every NaN made the same."""
     state = hashlib.sha256()

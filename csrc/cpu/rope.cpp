@@ -41,14 +41,26 @@ struct Operand {
   }
 };
 
+// Write past the caches? Worth it for results that no cache will hold: a plain store first reads
+// the line that it overwrites. Rows and halves of rows must then be whole cache lines.
+bool stream(c10::ArrayRef<Operand> operands, int64_t item, int64_t pairs) {
+  constexpr int64_t line = 64, large = int64_t{1} << 25;
+  int64_t bytes = 0;
+  for (const auto& o : operands) {
+    const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(o.out));
+    const int64_t all = address | (o.out_batch | o.out_token | o.out_head | pairs) * item;
+    if (o.x == o.out || o.out_dim != 1 || all % line != 0) return false;
+    bytes += o.batch * o.tokens * o.heads * 2 * pairs * item;
+  }
+  return bytes >= large;
+}
+
 template <class Math>
 void rotate(c10::ArrayRef<Operand> operands, const RopeOptions<int64_t>& options,
             const RopeIndex& index, at::ScalarType type, int64_t dim) {
   const auto math = sizeof(Math) == 8 ? at::kDouble : at::kFloat;
   const Table cos(options.cos, false, math), sin(options.sin, options.inverse, math);
   const int64_t pairs = options.cos.size(-1);
-  const auto kernel =
-      rope_rows(current_isa()).rotate[static_cast<int>(rope_dtype(type))][options.interleaved];
   const auto item = static_cast<int64_t>(c10::elementSize(type));
 
   int64_t length = 0, heads = 0;
@@ -56,6 +68,9 @@ void rotate(c10::ArrayRef<Operand> operands, const RopeOptions<int64_t>& options
     length = std::max(length, operand.tokens);
     heads += operand.heads;
   }
+  const auto kernel = rope_rows(current_isa())
+                          .of[static_cast<int>(rope_dtype(type))]
+                          .rotate[options.interleaved][stream(operands, item, pairs)];
   const int64_t per_token = std::max<int64_t>(heads * dim, 1);
   const int64_t batch = operands[0].batch;
   // Tiles of one batch entry; smaller ones when there are too few for all threads.

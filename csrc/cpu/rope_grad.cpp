@@ -82,7 +82,8 @@ std::tuple<Tensor, Tensor> rope_table_grad(const Tensor& grad, const Tensor& x, 
   Tensor dcos = at::empty(cos.sizes(), cos.options()), dsin = at::empty(sin.sizes(), sin.options());
   const TokensByRow tokens(index, batch, length, rows, batched);
   const auto kernel = rope_rows(current_isa())
-                          .table_grad[static_cast<int>(rope_dtype(x.scalar_type()))][interleaved];
+                          .of[static_cast<int>(rope_dtype(x.scalar_type()))]
+                          .table_grad[interleaved];
   const auto at = [&](const Tensor& t, int64_t token) {
     return static_cast<const char*>(t.const_data_ptr()) +
            (token / length * stride(t, axes.batch) + token % length * stride(t, axes.seq)) *

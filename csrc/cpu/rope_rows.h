@@ -34,9 +34,15 @@ struct RopeGradRow {
 
 enum class RopeDtype { f32, f64, bf16, f16 };
 
+struct RopeKernels {
+  // [interleaved][streamed]. Streamed: the result goes past the caches; every row of `out` and each
+  // half of it is aligned to 64 bytes.
+  void (*rotate[2][2])(const RopeTile&);
+  void (*table_grad[2])(const RopeGradRow&);  // [interleaved]
+};
+
 struct RopeRows {
-  void (*rotate[4][2])(const RopeTile&);  // [RopeDtype][interleaved]
-  void (*table_grad[4][2])(const RopeGradRow&);
+  RopeKernels of[4];  // [RopeDtype]
 };
 
 const RopeRows& rope_rows(Isa isa);

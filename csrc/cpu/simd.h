@@ -4,6 +4,7 @@
 // A policy P has P::width<A> lanes of the math type A (float or double) and
 //   load(p)                one register of lanes from p[0..width)
 //   store(p, r)            rounds once to the type of p
+//   store<true>(p, r)      the same past the caches, for p aligned to what is written
 //   load_pairs(p, u, v)    u = p[0], p[2], ...   v = p[1], p[3], ...
 //   store_pairs(p, u, v)   the inverse
 
@@ -15,7 +16,7 @@ struct Scalar {
   static inline math_t<T> load(const T* p) {
     return widen(*p);
   }
-  template <class T>
+  template <bool streamed = false, class T>
   static inline void store(T* p, math_t<T> r) {
     narrow(r, *p);
   }
@@ -24,11 +25,12 @@ struct Scalar {
     u = widen(p[0]);
     v = widen(p[1]);
   }
-  template <class T>
+  template <bool streamed = false, class T>
   static inline void store_pairs(T* p, math_t<T> u, math_t<T> v) {
     narrow(u, p[0]);
     narrow(v, p[1]);
   }
+  static inline void fence() {}
 };
 
 #if defined(POSENC_AVX512)
@@ -47,14 +49,22 @@ struct Wide {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
 
-  static inline void store(float* p, __m512 r) { _mm512_storeu_ps(p, r); }
-  static inline void store(double* p, __m512d r) { _mm512_storeu_pd(p, r); }
+  template <bool streamed = false>
+  static inline void store(float* p, __m512 r) {
+    put<streamed>(p, _mm512_castps_si512(r));
+  }
+  template <bool streamed = false>
+  static inline void store(double* p, __m512d r) {
+    put<streamed>(p, _mm512_castpd_si512(r));
+  }
+  template <bool streamed = false>
   static inline void store(bf16* p, __m512 r) {
     const __m256i h = _mm512_cvtepi32_epi16(_mm512_srli_epi32(round_bf16(r), 16));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), h);
+    put<streamed>(p, h);
   }
+  template <bool streamed = false>
   static inline void store(f16* p, __m512 r) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_f16(r));
+    put<streamed>(p, narrow_f16(r));
   }
 
   static inline void load_pairs(const float* p, __m512& u, __m512& v) {
@@ -79,30 +89,54 @@ struct Wide {
     v = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(w, 16)));
   }
 
+  template <bool streamed = false>
   static inline void store_pairs(float* p, __m512 u, __m512 v) {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i high =
         _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-    store(p, _mm512_permutex2var_ps(u, low, v));
-    store(p + 16, _mm512_permutex2var_ps(u, high, v));
+    store<streamed>(p, _mm512_permutex2var_ps(u, low, v));
+    store<streamed>(p + 16, _mm512_permutex2var_ps(u, high, v));
   }
+  template <bool streamed = false>
   static inline void store_pairs(double* p, __m512d u, __m512d v) {
-    store(p, _mm512_permutex2var_pd(u, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), v));
-    store(p + 8, _mm512_permutex2var_pd(u, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), v));
+    store<streamed>(p, _mm512_permutex2var_pd(u, _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11), v));
+    store<streamed>(p + 8,
+                    _mm512_permutex2var_pd(u, _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15), v));
   }
+  template <bool streamed = false>
   static inline void store_pairs(bf16* p, __m512 u, __m512 v) {
     const __m512i low = _mm512_srli_epi32(round_bf16(u), 16);
     const __m512i high =
         _mm512_and_si512(round_bf16(v), _mm512_set1_epi32(static_cast<int>(0xffff0000u)));
-    _mm512_storeu_si512(p, _mm512_or_si512(low, high));
+    put<streamed>(p, _mm512_or_si512(low, high));
   }
+  template <bool streamed = false>
   static inline void store_pairs(f16* p, __m512 u, __m512 v) {
     const __m512i low = _mm512_cvtepu16_epi32(narrow_f16(u));
     const __m512i high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow_f16(v)), 16);
-    _mm512_storeu_si512(p, _mm512_or_si512(low, high));
+    put<streamed>(p, _mm512_or_si512(low, high));
   }
 
+  // Orders streamed stores before what another thread reads.
+  static inline void fence() { _mm_sfence(); }
+
  private:
+  template <bool streamed>
+  static inline void put(void* p, __m512i r) {
+    if constexpr (streamed) {
+      _mm512_stream_si512(static_cast<__m512i*>(p), r);
+    } else {
+      _mm512_storeu_si512(p, r);
+    }
+  }
+  template <bool streamed>
+  static inline void put(void* p, __m256i r) {
+    if constexpr (streamed) {
+      _mm256_stream_si256(static_cast<__m256i*>(p), r);
+    } else {
+      _mm256_storeu_si256(static_cast<__m256i*>(p), r);
+    }
+  }
   static inline __m512i evens32() {
     return _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   }
@@ -138,14 +172,22 @@ struct Wide {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
 
-  static inline void store(float* p, __m256 r) { _mm256_storeu_ps(p, r); }
-  static inline void store(double* p, __m256d r) { _mm256_storeu_pd(p, r); }
+  template <bool streamed = false>
+  static inline void store(float* p, __m256 r) {
+    put<streamed>(p, _mm256_castps_si256(r));
+  }
+  template <bool streamed = false>
+  static inline void store(double* p, __m256d r) {
+    put<streamed>(p, _mm256_castpd_si256(r));
+  }
+  template <bool streamed = false>
   static inline void store(bf16* p, __m256 r) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
                      low_halves(_mm256_srli_epi32(round_bf16(r), 16)));
   }
+  template <bool streamed = false>
   static inline void store(f16* p, __m256 r) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), narrow_f16(r));
+    put<streamed>(p, narrow_f16(r));
   }
 
   static inline void load_pairs(const float* p, __m256& u, __m256& v) {
@@ -170,29 +212,52 @@ struct Wide {
     v = _mm256_cvtph_ps(low_halves(_mm256_srli_epi32(w, 16)));
   }
 
+  template <bool streamed = false>
   static inline void store_pairs(float* p, __m256 u, __m256 v) {
     const __m256 low = _mm256_unpacklo_ps(u, v), high = _mm256_unpackhi_ps(u, v);
-    store(p, _mm256_permute2f128_ps(low, high, 0x20));
-    store(p + 8, _mm256_permute2f128_ps(low, high, 0x31));
+    store<streamed>(p, _mm256_permute2f128_ps(low, high, 0x20));
+    store<streamed>(p + 8, _mm256_permute2f128_ps(low, high, 0x31));
   }
+  template <bool streamed = false>
   static inline void store_pairs(double* p, __m256d u, __m256d v) {
     const __m256d low = _mm256_unpacklo_pd(u, v), high = _mm256_unpackhi_pd(u, v);
-    store(p, _mm256_permute2f128_pd(low, high, 0x20));
-    store(p + 4, _mm256_permute2f128_pd(low, high, 0x31));
+    store<streamed>(p, _mm256_permute2f128_pd(low, high, 0x20));
+    store<streamed>(p + 4, _mm256_permute2f128_pd(low, high, 0x31));
   }
+  template <bool streamed = false>
   static inline void store_pairs(bf16* p, __m256 u, __m256 v) {
     const __m256i low = _mm256_srli_epi32(round_bf16(u), 16);
     const __m256i high =
         _mm256_and_si256(round_bf16(v), _mm256_set1_epi32(static_cast<int>(0xffff0000u)));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_or_si256(low, high));
+    put<streamed>(p, _mm256_or_si256(low, high));
   }
+  template <bool streamed = false>
   static inline void store_pairs(f16* p, __m256 u, __m256 v) {
     const __m256i low = _mm256_cvtepu16_epi32(narrow_f16(u));
     const __m256i high = _mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow_f16(v)), 16);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_or_si256(low, high));
+    put<streamed>(p, _mm256_or_si256(low, high));
   }
 
+  // Orders streamed stores before what another thread reads.
+  static inline void fence() { _mm_sfence(); }
+
  private:
+  template <bool streamed>
+  static inline void put(void* p, __m256i r) {
+    if constexpr (streamed) {
+      _mm256_stream_si256(static_cast<__m256i*>(p), r);
+    } else {
+      _mm256_storeu_si256(static_cast<__m256i*>(p), r);
+    }
+  }
+  template <bool streamed>
+  static inline void put(void* p, __m128i r) {
+    if constexpr (streamed) {
+      _mm_stream_si128(static_cast<__m128i*>(p), r);
+    } else {
+      _mm_storeu_si128(static_cast<__m128i*>(p), r);
+    }
+  }
   // shuffle_ps works within 128-bit halves: put the four 64-bit groups in memory order.
   static inline __m256 in_order(__m256 r) {
     return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(r), 0xd8));
