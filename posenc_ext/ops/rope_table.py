@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import Function
 
 from ..arguments import check_precision, error, integer, number
+from .mrope import by_axes, section_axes
 
 _ops = torch.ops.posenc_ext
 _TABLE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -20,7 +22,7 @@ def rope_table(
     inv_freq: Tensor,
     *,
     attention_factor: float = 1.0,
-    sections: Any = None,
+    sections: Sequence[int] | Tensor | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
     precision: str = "exact",
@@ -49,7 +51,10 @@ def rope_table(
         inv_freq: float64 or float32 ``[R/2]``, the angle per position, in radians. float32 is
             widened (exactly), so prefer the float64 of :func:`rope_frequencies`.
         attention_factor: multiplies cos and sin before they are rounded.
-        sections: not supported yet.
+        sections: for positions ``[axes, ...]`` with one row per axis: how many frequencies each
+            axis turns, such as ``[16, 24, 24]`` for time, height and width in chunks, or an int
+            tensor ``[R/2]`` with the axis of each frequency (:func:`mrope_axes`). The tables are
+            ``[..., R/2]``; equal rows give the bits of one axis alone.
         dtype: float32, float64, bfloat16 or float16.
         device: where to build the tables; default: where the positions are (for an int, where
             `inv_freq` is).
@@ -69,8 +74,6 @@ def rope_table(
     """
     op = "rope_table"
     check_precision(op, precision)
-    if sections is not None:
-        raise error(NotImplementedError, op, "sections is not supported yet")
     if not isinstance(inv_freq, Tensor):
         raise error(TypeError, op, f"inv_freq must be a tensor, got {type(inv_freq).__name__}")
     if inv_freq.dtype not in (torch.float64, torch.float32):
@@ -85,6 +88,7 @@ def rope_table(
             TypeError, op, f"dtype must be float32, float64, bfloat16 or float16, got {dtype}"
         )
     factor = number(op, "attention_factor", attention_factor)
+    given = positions
     if isinstance(positions, Tensor):
         if positions.layout != torch.strided:
             raise error(TypeError, op, f"positions must be a dense tensor, got {positions.layout}")
@@ -95,9 +99,18 @@ def rope_table(
             raise error(ValueError, op, f"positions must not be negative as an int, got {n}")
         positions = torch.arange(n, dtype=torch.int64, device=device or inv_freq.device)
     inv_freq = inv_freq.to(positions.device)
-    if precision == "float32":
-        return _float32_table(positions, inv_freq, factor, dtype)
-    return table(positions, inv_freq.double(), factor, dtype)
+
+    def build(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
+        if precision == "float32":
+            return _float32_table(positions, inv_freq, factor, dtype)
+        return table(positions, inv_freq.double(), factor, dtype)
+
+    if sections is None:
+        return build(positions, inv_freq)
+    if inv_freq.dim() != 1:
+        raise error(ValueError, op, f"inv_freq must have shape [R/2], got {list(inv_freq.shape)}")
+    axes = section_axes(op, sections, given, inv_freq.shape[0])
+    return by_axes(build, positions, inv_freq, axes)
 
 
 def _float32_table(
