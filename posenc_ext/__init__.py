@@ -3,6 +3,7 @@
 from . import _native
 from ._version import __version__
 from .frequencies import RopeFrequencies
+from .nn.rotary import RotaryPositionalEmbedding
 from .ops.mrope import mrope_axes, mrope_position_ids
 from .ops.permute import half_to_interleaved, interleaved_to_half
 from .ops.rope import apply_rope, rope
@@ -11,6 +12,7 @@ from .ops.rope_table import rope_table
 
 __all__ = [
     "RopeFrequencies",
+    "RotaryPositionalEmbedding",
     "__version__",
     "apply_rope",
     "half_to_interleaved",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,9 +73,14 @@ def _axes(sections: Sequence[int], order: str) -> list[int]:
     return [1, 2] * sizes[0] + [0] * sizes[2]
 
 
-def section_axes(op: str, sections: Any, positions: Any, n: int) -> list[int]:
-    """The axis of each of n frequencies, checked against positions [axes, ...]."""
-    count = None
+class Axes(NamedTuple):
+    """The axis of each frequency, and how many axes there are."""
+
+    of: list[int]
+    number: int
+
+
+def section_axes(op: str, sections: Any, n: int) -> Axes:
     if isinstance(sections, Tensor):
         if sections.dim() != 1 or sections.dtype not in (torch.int32, torch.int64):
             raise error(
@@ -84,31 +89,32 @@ def section_axes(op: str, sections: Any, positions: Any, n: int) -> list[int]:
                 "sections must be sizes, or an int tensor [R/2] of axes, got "
                 f"{sections.dtype} {list(sections.shape)}",
             )
-        axes = sections.tolist()
+        of = sections.tolist()
+        axes = Axes(of, max(of, default=0) + 1)
     elif isinstance(sections, Sequence) and not isinstance(sections, str):
-        axes, count = _axes(sections, "chunked"), len(sections)
+        axes = Axes(_axes(sections, "chunked"), len(sections))
     else:
         raise error(
             TypeError,
             op,
             f"sections must be a list of sizes or a tensor, got {type(sections).__name__}",
         )
-    if len(axes) != n:
-        raise error(ValueError, op, f"sections must cover R/2 = {n} frequencies, got {len(axes)}")
-    check_axes(op, axes, positions, count)
+    if len(axes.of) != n:
+        raise error(
+            ValueError, op, f"sections must cover R/2 = {n} frequencies, got {len(axes.of)}"
+        )
+    if min(axes.of, default=0) < 0:
+        raise error(ValueError, op, f"sections must name axes from 0 on, got {min(axes.of)}")
     return axes
 
 
-def check_axes(op: str, axes: list[int], positions: Any, count: int | None = None) -> None:
-    """Positions must have a row for each axis: `count` rows, or at least as many as are used."""
-    needed = count or max(axes, default=-1) + 1
-    rows = positions.shape[0] if isinstance(positions, Tensor) and positions.dim() else None
-    if rows is None or min(axes, default=0) < 0 or rows < needed or rows != (count or rows):
+def check_axes(op: str, axes: Axes, positions: Any) -> None:
+    if not isinstance(positions, Tensor) or positions.shape[:1] != (axes.number,):
         got = list(positions.shape) if isinstance(positions, Tensor) else positions
         raise error(
             ValueError,
             op,
-            f"positions must be a tensor [axes, ...] with the {needed} axes of sections, "
+            f"positions must be a tensor [{axes.number}, ...], a row for each axis of sections, "
             f"got {got}",
         )
 
@@ -117,14 +123,14 @@ def by_axes(
     build: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     positions: Tensor,
     inv_freq: Tensor,
-    axes: list[int],
+    axes: Axes,
 ) -> tuple[Tensor, Tensor]:
     """`build` of each axis with its frequencies, put together: [axes, ...] -> [..., R/2].
 
     Each value is what `build` gives for its position and frequency, so that equal rows of positions
     give the bits of one axis.
     """
-    groups = [[i for i, a in enumerate(axes) if a == axis] for axis in range(positions.shape[0])]
+    groups = [[i for i, a in enumerate(axes.of) if a == axis] for axis in range(axes.number)]
     order = [i for group in groups for i in group]
     if not order:
         return build(positions[0], inv_freq)

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import Function
 
 from ..arguments import check_precision, error, integer, number
-from .mrope import by_axes, section_axes
+from .mrope import by_axes, check_axes, section_axes
 
 _ops = torch.ops.posenc_ext
 _TABLE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -109,7 +109,8 @@ def rope_table(
         return build(positions, inv_freq)
     if inv_freq.dim() != 1:
         raise error(ValueError, op, f"inv_freq must have shape [R/2], got {list(inv_freq.shape)}")
-    axes = section_axes(op, sections, given, inv_freq.shape[0])
+    axes = section_axes(op, sections, inv_freq.shape[0])
+    check_axes(op, axes, given)
     return by_axes(build, positions, inv_freq, axes)
 
 

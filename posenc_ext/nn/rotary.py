@@ -1,0 +1,294 @@
+"""Rotary position embedding (RoPE) as a module that keeps its own tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..arguments import check_precision, error, integer
+from ..configs import rotary_arguments
+from ..frequencies import RopeFrequencies, Rule
+from ..ops.mrope import by_axes, check_axes, section_axes
+from ..ops.rope import apply_rope, rope
+from ..ops.rope_frequencies import DEFAULT_BASE
+from ..ops.rope_table import rope_table
+from .rotary_positions import check_positions, default_positions, is_floating
+from .rotary_tables import RotaryTables
+
+OP = "RotaryPositionalEmbedding"
+LAYOUTS = ("bshd", "bhsd", "sbhd", "thd", "shd", "hsd", "bsd", "sbd", "sd")
+# What older checkpoints saved for the same purpose.
+OLD_KEYS = ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached")
+
+
+class RotaryPositionalEmbedding(nn.Module):
+    """Rotates queries and keys by their positions, and keeps the table of cos and sin.
+
+    >>> import torch, posenc_ext
+    >>> rotary = posenc_ext.RotaryPositionalEmbedding(64, base=500000.0)
+    >>> q, k = torch.randn(2, 16, 8, 64), torch.randn(2, 16, 2, 64)
+    >>> q, k = rotary(q, k)
+    >>> step, _ = rotary(torch.randn(2, 1, 8, 64), torch.randn(2, 1, 2, 64), offset=16)
+
+    The table is no parameter and no buffer: it adds nothing to the state dict, stays in float32
+    (float64 for float64 inputs) whatever ``.half()`` or ``.to(dtype)`` do, lives on the device of
+    the inputs, and is not copied or pickled. Checkpoints that hold an ``inv_freq`` load, also
+    strictly; the entry is ignored. The table doubles as longer sequences come and never shrinks; it
+    holds at most :attr:`max_cached_rows` rows unless :meth:`reserve` asked for more, and rows past
+    that are computed for the call. Threads may share the module.
+
+    Rules whose frequencies depend on the length ("dynamic", "longrope") are functions of the length
+    of the current call alone, so that a long sequence leaves no trace in later short ones. (Hugging
+    Face keeps the frequencies of the longest sequence until one comes that fits the original
+    length.) The length is ``offset + S``, or `seq_len` if given. Keys in a cache keep the rotation
+    they got, so pass the final length of a generation as `seq_len` to rotate all of it alike.
+
+    Args:
+        dim: R, as for :func:`rope_frequencies`. Channels of a head beyond R pass through.
+        base: the frequency base.
+        scaling: a Hugging Face ``rope_parameters`` / ``rope_scaling`` dict or a rule of
+            :mod:`posenc_ext.scaling`.
+        interleaved: pairs are ``(x[2i], x[2i + 1])`` rather than ``(x[i], x[i + R/2])``.
+        layout: the axes of q and k, as for :func:`apply_rope`.
+        precision: "float32" gives the tables of Hugging Face, bit for bit; see :func:`rope_table`.
+        layer_type: which entry of a nested `scaling` dict to use.
+        sections: for multi-axis positions (M-RoPE), as for :func:`rope_table`.
+
+    Raises:
+        TypeError, ValueError: as :func:`rope_frequencies` and :func:`apply_rope`.
+    """
+
+    max_cached_rows = 2**18
+
+    def __init__(
+        self,
+        dim: int,
+        base: float = DEFAULT_BASE,
+        *,
+        scaling: Rule | Mapping[str, Any] | None = None,
+        interleaved: bool = False,
+        layout: str = "bshd",
+        precision: str = "exact",
+        layer_type: str | None = None,
+        sections: Sequence[int] | Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        check_precision(OP, precision)
+        if layout not in LAYOUTS:
+            raise error(ValueError, OP, f"layout must be one of {list(LAYOUTS)}, got {layout!r}")
+        self.base, self.scaling, self.layer_type = base, scaling, layer_type
+        self.interleaved, self.layout, self.precision = bool(interleaved), layout, precision
+        self._tables = RotaryTables(dim, base, scaling, layer_type, precision)
+        self.dim = 2 * len(self._tables.frequencies(None).inv_freq)
+        self.sections = sections
+        self._axes = None if sections is None else section_axes(OP, sections, self.dim // 2)
+        self._length_axis = max(layout.find("s"), layout.find("t"))
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Any,
+        *,
+        layer_type: str | None = None,
+        interleaved: bool | None = None,
+        layout: str = "bshd",
+        precision: str = "exact",
+    ) -> RotaryPositionalEmbedding:
+        """The rotary embedding of a Hugging Face model, from its config.
+
+        >>> import posenc_ext
+        >>> config = {"model_type": "llama", "head_dim": 128, "rope_theta": 500000.0}
+        >>> posenc_ext.RotaryPositionalEmbedding.from_config(config)
+        RotaryPositionalEmbedding(128, base=500000.0)
+
+        Args:
+            config: a config object of transformers 4 or 5, or its dict; :mod:`posenc_ext.configs`
+                lists what is read. transformers is not imported.
+            layer_type: "full_attention", "sliding_attention" .. for models that differ by layer.
+            interleaved: how pairs are formed; default: as the ``model_type`` does. DeepSeek-V3's
+                own code reads interleaved pairs and writes halves; here they are written
+                interleaved, which gives the same scores.
+            layout, precision: as for the class.
+
+        Raises:
+            ValueError: a missing, unknown or contradictory key, which is named.
+        """
+        arguments = rotary_arguments(config, layer_type, interleaved)
+        return cls(**arguments._asdict(), layout=layout, precision=precision)
+
+    @property
+    def attention_factor(self) -> float:
+        """What multiplies cos and sin (1.0 but for YaRN and LongRoPE)."""
+        return self.frequencies().attention_factor
+
+    def frequencies(self, seq_len: int | None = None) -> RopeFrequencies:
+        """``(inv_freq [R/2], attention_factor)`` for a sequence of this length."""
+        return self._tables.frequencies(seq_len)
+
+    def reserve(
+        self,
+        seq_len: int,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Build the table for positions below `seq_len` now: before compiling the model, capturing
+        a CUDA graph or forking, so that no call has to. Moving the module drops the table."""
+        rows = integer(OP, "seq_len", seq_len)
+        if rows < 0:
+            raise error(ValueError, OP, f"seq_len must not be negative, got {rows}")
+        self._tables.rows(0, rows, rows, torch.device(device), dtype == torch.float64, rows)
+
+    def table(
+        self,
+        positions: int | Tensor,
+        *,
+        seq_len: int | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """cos and sin of positions, to use in many layers.
+
+        >>> import torch, posenc_ext
+        >>> rotary = posenc_ext.RotaryPositionalEmbedding(64)
+        >>> cos, sin = rotary.table(torch.arange(16)[None], dtype=torch.bfloat16)
+        >>> cos.shape, cos.dtype
+        (torch.Size([1, 16, 32]), torch.bfloat16)
+
+        Args:
+            positions: an int n for ``0 .. n - 1``, or a tensor ``[...]`` of any values (``[axes,
+                ...]`` with `sections`), as for :func:`rope_table`.
+            seq_len: the length that length-dependent rules see. Default: n, or for a tensor its
+                maximum + 1, whose reading waits for the device (for these rules only).
+            dtype, device: of the result.
+
+        Returns:
+            ``[n, R/2]`` or ``[..., R/2]``. Treat it as read-only.
+        """
+        if not isinstance(positions, Tensor):
+            n = integer(OP, "positions", positions)
+            if n < 0:
+                raise error(ValueError, OP, f"positions must not be negative as an int, got {n}")
+            where = torch.device(device or "cpu")
+            if dtype in (torch.float32, torch.float64):
+                double = dtype == torch.float64
+                cos, sin, _ = self._rows(0, n, seq_len, where, double)
+                return cos[:n], sin[:n]
+            positions, seq_len = torch.arange(n, device=where), n if seq_len is None else seq_len
+            return self._computed(positions, seq_len, dtype, False)
+        positions = positions.to(device or positions.device)
+        return self._computed(positions, seq_len, dtype, self._axes is not None)
+
+    def _rows(
+        self, start: int, count: int, seq_len: int | None, device: torch.device, double: bool
+    ) -> tuple[Tensor, Tensor, int]:
+        limit = self.max_cached_rows
+        return self._tables.rows(start, count, seq_len, device, double, limit)
+
+    def _computed(
+        self, positions: Tensor, seq_len: int | None, dtype: torch.dtype, multi_axis: bool
+    ) -> tuple[Tensor, Tensor]:
+        if seq_len is None and self._tables.by_length and positions.numel():
+            seq_len = int(positions.max()) + 1
+
+        def build(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
+            return rope_table(
+                positions,
+                inv_freq,
+                attention_factor=factor,
+                dtype=dtype,
+                precision=self.precision,
+            )
+
+        inv_freq, factor = self._tables.frequencies(seq_len, positions.device)
+        if not multi_axis or self._axes is None:
+            return build(positions, inv_freq)
+        check_axes(OP, self._axes, positions)
+        return by_axes(build, positions, inv_freq, self._axes)
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        offset: int | Tensor = 0,
+        cu_seqlens: Tensor | None = None,
+        seq_len: int | None = None,
+        inverse: bool = False,
+        inplace: bool = False,
+    ) -> Any:
+        """Rotate `q`, and `k` if given.
+
+        Args:
+            q, k: as for :func:`apply_rope`, with the axes of `layout`.
+            positions: ``[S]`` or ``[B, S]`` of any dtype that :func:`rope_table` takes, so they may
+                be negative or fractional; ``[axes, S]`` or ``[axes, B, S]`` with `sections`.
+                Default ``0 .. S-1``.
+            offset, cu_seqlens: as for :func:`apply_rope`.
+            seq_len: an int above every position. With it, tensors of positions, offsets and
+                boundaries pick rows of the kept table. Without it the angles of such tensors are
+                computed per token, so that their values need not be known on the host.
+                Length-dependent rules take it as the length.
+            inverse, inplace: as for :func:`apply_rope`.
+
+        Returns:
+            The rotated `q`, or ``(q, k)`` if `k` is given.
+        """
+        double = q.dtype == torch.float64
+        size = q.shape[self._length_axis]
+        if k is not None:
+            size = max(size, k.shape[self._length_axis])
+        if positions is None and isinstance(offset, (int, torch.SymInt)):
+            if cu_seqlens is not None and seq_len is None and self._tables.by_length:
+                seq_len = int(cu_seqlens.diff().max()) + int(offset)
+            cos, sin, offset = self._rows(offset, size, seq_len, q.device, double)
+        elif seq_len is not None and self._axes is None and not is_floating(positions):
+            cos, sin, _ = self._tables.rows(0, seq_len, seq_len, q.device, double, seq_len)
+        else:
+            if positions is None:
+                positions = default_positions(offset, cu_seqlens, size, q.device)
+                multi_axis = False
+            else:
+                check_positions(positions, size, offset, cu_seqlens)
+                multi_axis = self._axes is not None
+            dtype = torch.float64 if double else torch.float32
+            cos, sin = self._computed(positions.to(q.device), seq_len, dtype, multi_axis)
+            positions, offset, cu_seqlens = None, 0, None
+        if k is None:
+            return rope(
+                q, cos, sin, layout=self.layout, positions=positions, offset=offset,
+                cu_seqlens=cu_seqlens, interleaved=self.interleaved, inverse=inverse,
+                inplace=inplace,
+            )  # fmt: skip
+        return apply_rope(
+            q, k, cos, sin, layout=self.layout, positions=positions, offset=offset,
+            cu_seqlens=cu_seqlens, interleaved=self.interleaved, inverse=inverse, inplace=inplace,
+        )  # fmt: skip
+
+    def _apply(self, fn: Any, recurse: bool = True) -> RotaryPositionalEmbedding:
+        self._tables.clear()
+        super()._apply(fn, recurse)
+        return self
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        unexpected = rest[3]
+        unexpected[:] = [k for k in unexpected if k not in {prefix + old for old in OLD_KEYS}]
+
+    def extra_repr(self) -> str:
+        given = {
+            "base": self.base,
+            "scaling": self.scaling,
+            "interleaved": self.interleaved,
+            "layout": self.layout,
+            "precision": self.precision,
+            "layer_type": self.layer_type,
+            "sections": self.sections,
+        }
+        usual = {"layout": "bshd", "precision": "exact", "interleaved": False}
+        shown = {key: v for key, v in given.items() if v is not None and v != usual.get(key)}
+        return ", ".join([str(self.dim), *(f"{key}={value!r}" for key, value in shown.items())])

@@ -1,0 +1,149 @@
+"""The tables that a rotary module keeps: they grow on demand, and hold no trace of where they were
+first built (inference mode, a trace, a thread)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..frequencies import RopeFrequencies, Rule
+from ..ops.rope_frequencies import layer_keys, rope_frequencies, rule_of
+from ..ops.rope_table import rope_table
+from ..scaling import DynamicNTK, LongRoPE
+
+
+class Kept(NamedTuple):
+    """cos and sin for positions 0 .. L-1, [L, R/2]; replaced as a whole, never written to."""
+
+    regime: int
+    cos: Tensor
+    sin: Tensor
+
+
+class RotaryTables:
+    """Tables by device and dtype.
+
+    A `regime` names a set of frequencies of one rule: 0 for the usual one; for sequences beyond the
+    original length 1 with LongRoPE, and the length itself with dynamic NTK. There are no locks:
+    an entry is immutable, and replacing it is one assignment. Threads that race may build the same
+    table twice.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        base: float,
+        scaling: Rule | Mapping[str, Any] | None,
+        layer_type: str | None,
+        precision: str,
+    ) -> None:
+        self._arguments = (dim, base, scaling, layer_type, precision)
+        self.precision = precision
+        rule = scaling
+        usual = self._frequencies(None)  # refuses what is wrong with the arguments
+        if isinstance(scaling, Mapping):
+            rule = rule_of(layer_keys(scaling, layer_type))
+        self._dynamic = isinstance(rule, DynamicNTK)
+        self.by_length = self._dynamic or (isinstance(rule, LongRoPE) and rule.pin is None)
+        self._original = getattr(rule, "original_max_position_embeddings", 0)
+        self._memo: dict[tuple[bool, torch.device], tuple[int, RopeFrequencies]] = {}
+        self._kept: dict[tuple[torch.device, bool, bool], Kept] = {}
+        self._memo[False, usual.inv_freq.device] = (0, usual)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RotaryTables, self._arguments  # a copy starts without tables
+
+    def clear(self) -> None:
+        self._kept = {}
+
+    def _frequencies(self, seq_len: int | None) -> RopeFrequencies:
+        dim, base, scaling, layer_type, precision = self._arguments
+        return rope_frequencies(
+            dim, base, scaling, seq_len=seq_len, layer_type=layer_type, precision=precision
+        )
+
+    def _regime(self, length: int | None) -> int:
+        if not self.by_length or length is None or length <= self._original:
+            return 0
+        return length if self._dynamic else 1
+
+    def frequencies(
+        self, length: int | None, device: torch.device | None = None
+    ) -> RopeFrequencies:
+        """Those for a sequence of this length, on this device (default: the CPU)."""
+        device = torch.device("cpu") if device is None else device
+        regime = self._regime(length)
+        known, result = self._memo.get((regime > 0, device), (-1, None))
+        if result is not None and known == regime:
+            return result
+        if torch.compiler.is_compiling():
+            inv_freq, factor = self._frequencies(length)
+            return RopeFrequencies(inv_freq.to(device), factor)
+        with torch.inference_mode(False):
+            inv_freq, factor = self._frequencies(length)
+            result = RopeFrequencies(inv_freq.to(device), factor)
+        if _is_plain(result.inv_freq):
+            self._memo[regime > 0, device] = (regime, result)
+        return result
+
+    def rows(
+        self,
+        start: int,
+        count: int,
+        seq_len: int | None,
+        device: torch.device,
+        double: bool,
+        limit: int,
+    ) -> tuple[Tensor, Tensor, int]:
+        """Tables that hold positions start .. start + count - 1, and the row of the first.
+
+        They are kept if they need no more than `limit` rows.
+        """
+        needed = start + count
+        length = needed if seq_len is None else seq_len
+        regime = self._regime(length)
+        key = (device, double, regime > 0)
+        kept = self._kept.get(key)
+        if kept is not None and kept.regime == regime:
+            if kept.cos.shape[0] >= needed:
+                return kept.cos, kept.sin, start
+        else:
+            kept = None
+        changes = self._dynamic and regime > 0 and seq_len is None  # other rows at the next length
+        if torch.compiler.is_compiling() or needed > limit or changes:
+            positions = torch.arange(start, needed, device=device)
+            return *self.at(positions, length, double), 0
+        if kept is not None:
+            needed = max(needed, min(2 * kept.cos.shape[0], limit))
+        with torch.inference_mode(False), torch.no_grad():
+            positions = torch.arange(max(needed, 0), device=device)
+            built = Kept(regime, *self.at(positions, length, double))
+        now = self._kept.get(key)
+        longer = now is not None and now.regime == regime and len(now.cos) >= len(built.cos)
+        if _is_plain(built.cos) and not longer:
+            self._kept[key] = built
+        return built.cos, built.sin, start
+
+    def at(self, positions: Tensor, length: int | None, double: bool) -> tuple[Tensor, Tensor]:
+        """Tables of any positions, computed."""
+        inv_freq, factor = self.frequencies(length, positions.device)
+        return rope_table(
+            positions,
+            inv_freq,
+            attention_factor=factor,
+            dtype=torch.float64 if double else torch.float32,
+            precision=self.precision,
+        )
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Is this a tensor that outlives the call? One of a trace, of a transform such as
+    torch.func.grad, or in the memory pool of a CUDA graph does not."""
+    return (
+        type(tensor) is Tensor
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
