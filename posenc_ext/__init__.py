@@ -2,6 +2,7 @@
 
 from . import _native
 from ._version import __version__
+from .axial import axial_frequencies, axial_positions, axial_rope_table
 from .frequencies import RopeFrequencies
 from .nn.rotary import RotaryPositionalEmbedding
 from .ops.mrope import mrope_axes, mrope_position_ids
@@ -9,12 +10,17 @@ from .ops.permute import half_to_interleaved, interleaved_to_half
 from .ops.rope import apply_rope, rope
 from .ops.rope_frequencies import rope_frequencies
 from .ops.rope_table import rope_table
+from .xpos import XPosTable, xpos_table, xpos_zeta
 
 __all__ = [
     "RopeFrequencies",
     "RotaryPositionalEmbedding",
+    "XPosTable",
     "__version__",
     "apply_rope",
+    "axial_frequencies",
+    "axial_positions",
+    "axial_rope_table",
     "half_to_interleaved",
     "interleaved_to_half",
     "mrope_axes",
@@ -22,6 +28,8 @@ __all__ = [
     "rope",
     "rope_frequencies",
     "rope_table",
+    "xpos_table",
+    "xpos_zeta",
 ]
 
 del _native
