@@ -83,8 +83,8 @@ def xpos_table(
         zeta: ``[R/2]``, in (0, 1]. Default: :func:`xpos_zeta`.
         scale_base: positions per power of zeta.
         centre: the position of scale 1: a number, or a tensor that broadcasts with positions.
-            Default for an int n: ``n // 2``, as flash-attn has it, and a ValueError where the default
-            zeta would be cut off. A tensor of positions needs one.
+            Default for an int n: ``n // 2``, as flash-attn has it, and a ValueError if that cuts
+            off the default zeta. A tensor of positions needs one.
         dtype, device: as for :func:`rope_table`. Values are computed in float64 and rounded once.
 
     Returns:
