@@ -43,7 +43,8 @@ class RotaryTables:
         self._arguments = (dim, base, scaling, layer_type, precision)
         self.precision = precision
         rule = scaling
-        usual = self._frequencies(None)  # refuses what is wrong with the arguments
+        with torch.inference_mode(False):
+            usual = self._frequencies(None)  # refuses what is wrong with the arguments
         if isinstance(scaling, Mapping):
             rule = rule_of(layer_keys(scaling, layer_type))
         self._dynamic = isinstance(rule, DynamicNTK)
