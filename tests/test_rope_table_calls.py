@@ -271,11 +271,6 @@ def test_refusals(exception, argument, changes, precision):
         rope_table(**call)
 
 
-def test_sections_are_refused_by_name():
-    with pytest.raises(NotImplementedError, match="sections"):
-        rope_table(3, INV_FREQ, sections=[4, 2, 2])
-
-
 def test_the_op_checks_for_itself():
     op = torch.ops.posenc_ext.rope_table
     for positions, inv_freq, dtype in (
