@@ -1,6 +1,6 @@
-// cos and sin of position * frequency, exact to about half an ulp of double, for every instruction
-// set and device alike: plain arithmetic on doubles, in a fixed order, without FMA and without
-// libm.
+// cos and sin of position * frequency, to about half an ulp of double, the same for every
+// instruction set and device: plain arithmetic on doubles, in a fixed order, without FMA and
+// without libm.
 //
 //   turns = position * frequency / 2pi      as an unevaluated sum of two doubles
 //   quarter = nearest multiple of 1/4       subtracted exactly
@@ -64,8 +64,7 @@ POSENC_INLINE DoubleDouble reduce_angle(double position, double frequency, uint6
   DoubleDouble turns = exact_product(product.high, inverse_2pi.high);
   turns.low += product.high * inverse_2pi.low + product.low * inverse_2pi.high;
 
-  // All ones where |turns| is over the limit of 2^53 radians, infinite or NaN: then so are its
-  // bits.
+  // All ones where |turns| is beyond 2^53 radians, infinite or NaN.
   constexpr uint64_t limit = 0x43145f306dc9c883u;
   const uint64_t magnitude = double_bits(turns.high) & 0x7fffffffffffffffu;
   const uint64_t invalid = uint64_t{0} - ((limit - magnitude) >> 63);
@@ -110,8 +109,7 @@ POSENC_INLINE double select_bits(uint64_t mask, double yes, double no) {
   return bits_double((double_bits(yes) & mask) | (double_bits(no) & ~mask));
 }
 
-// cos and sin of position * frequency, without a branch, so that a loop over frequencies
-// vectorises.
+// cos and sin of position * frequency, without a branch, so that a loop of them vectorises.
 POSENC_INLINE void exact_cos_sin(double position, double frequency, double& cos, double& sin) {
   uint64_t quarters;
   const DoubleDouble x = reduce_angle(position, frequency, quarters);
@@ -129,8 +127,7 @@ POSENC_INLINE void exact_cos_sin(double position, double frequency, double& cos,
   sin = bits_double(double_bits(sin) ^ ((quarters & 2u) << 62));
 }
 
-// Where a position takes its value from: the exact row of `base`, rotated by the exact row of
-// `offset`.
+// Where a position takes its value from: the exact row of base rotated by that of offset.
 struct PositionSplit {
   double base;
   int64_t offset;  // in [0, kOffsets)
@@ -139,8 +136,7 @@ struct PositionSplit {
 constexpr int64_t kOffsets = 64;
 
 POSENC_INLINE PositionSplit split_position(int64_t position) {
-  const int64_t offset =
-      position & (kOffsets - 1);  // two's complement: right for negative ones too
+  const int64_t offset = position & (kOffsets - 1);  // right for negative ones too
   return {static_cast<double>(position - offset), offset};
 }
 

@@ -7,7 +7,6 @@ import numbers
 import operator
 from typing import Any
 
-import torch
 from torch import Tensor
 
 
@@ -19,13 +18,14 @@ def number(op: str, name: str, value: Any) -> float:
     """A finite float from an int or a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float, numbers.Real)):
         raise error(TypeError, op, f"{name} must be a number, got {type(value).__name__}")
-    if not -math.inf < value < math.inf:
-        raise error(ValueError, op, f"{name} must be finite, got {value}")
-    return float(value)
+    result = float(value)
+    if not -math.inf < result < math.inf:
+        raise error(ValueError, op, f"{name} must be finite, got {result}")
+    return result
 
 
 def integer(op: str, name: str, value: Any) -> int:
-    if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool):
         return value  # not through operator.index, which makes a traced length a constant
     if isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
         raise error(TypeError, op, f"{name} must be an int, got {type(value).__name__}")

@@ -21,10 +21,10 @@ missing ``original_max_position_embeddings`` is ``max_position_embeddings``, if 
 
 >>> from posenc_ext import rope_frequencies
 >>> from posenc_ext.scaling import Linear
->>> rope_frequencies(8, scaling=Linear(factor=4.0)).inv_freq[:2]
-tensor([0.2500, 0.0250], dtype=torch.float64)
->>> rope_frequencies(8, scaling={"rope_type": "linear", "factor": 4.0}).inv_freq[:2]
-tensor([0.2500, 0.0250], dtype=torch.float64)
+>>> rope_frequencies(8, scaling=Linear(factor=2.0)).inv_freq.tolist()
+[0.5, 0.05, 0.005, 0.0005]
+>>> rope_frequencies(8, scaling={"rope_type": "linear", "factor": 2.0}).inv_freq.tolist()
+[0.5, 0.05, 0.005, 0.0005]
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
-#include <memory>
+#include <algorithm>
+#include <new>
 
+#include "cpu/huge_pages.h"
 #include "cpu/rope_table_rows.h"
 #include "cpu/rope_types.h"
 
@@ -15,14 +17,25 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kOffsetCount = 64;      // rows of OffsetRows
 constexpr int64_t kSharedOffsets = 1024;  // positions from which all of them are made beforehand
 constexpr int64_t kGrainElements = 16384;
 
-// Not cleared: only rows that are used get written, and then touched.
-std::unique_ptr<double[]> scratch(int64_t rows, int64_t n) {
-  return std::unique_ptr<double[]>(new double[static_cast<size_t>(rows * n)]);
-}
+// Rows of doubles on whole cache lines, not cleared: only those that get used are ever touched.
+class Rows {
+ public:
+  Rows(int64_t count, int64_t n)
+      : data_(static_cast<double*>(
+            ::operator new[](sizeof(double) * static_cast<size_t>(count * n), alignment))) {}
+  ~Rows() { ::operator delete[](data_, alignment); }
+  Rows(const Rows&) = delete;
+  Rows& operator=(const Rows&) = delete;
+
+  double* data() const { return data_; }
+
+ private:
+  static constexpr std::align_val_t alignment{64};
+  double* data_;
+};
 
 void fill_tables(const Tensor& positions, const Tensor& inv_freq, double factor, const Tensor& cos,
                  const Tensor& sin) {
@@ -36,21 +49,19 @@ void fill_tables(const Tensor& positions, const Tensor& inv_freq, double factor,
   const auto row_bytes = n * static_cast<int64_t>(cos.element_size());
 
   const bool share = count >= kSharedOffsets;
-  std::unique_ptr<double[]> shared;
+  const Rows shared(share ? 2 * kOffsetRows : 0, n);
   if (share) {
-    shared = scratch(2 * kOffsetCount, n);
-    at::parallel_for(0, kOffsetCount, 8, [&](int64_t begin, int64_t end) {
+    at::parallel_for(0, kOffsetRows, 8, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
-        kernels.exact_row(static_cast<double>(b), frequencies, n, shared.get() + b * n,
-                          shared.get() + (kOffsetCount + b) * n);
+        kernels.exact_row(static_cast<double>(b), frequencies, n, shared.data() + b * n,
+                          shared.data() + (kOffsetRows + b) * n);
       }
     });
   }
   const int64_t grain = std::max<int64_t>(1, kGrainElements / n);
   at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
-    const auto base = scratch(2, n);
-    const auto own = share ? nullptr : scratch(2 * kOffsetCount, n);
-    double* offsets = share ? shared.get() : own.get();
+    const Rows base(2, n), own(share ? 0 : 2 * kOffsetRows, n);
+    double* offsets = share ? shared.data() : own.data();
     RopeTableRun run{};
     run.whole = whole ? positions.const_data_ptr<int64_t>() + begin : nullptr;
     run.fractional = whole ? nullptr : positions.const_data_ptr<double>() + begin;
@@ -58,9 +69,9 @@ void fill_tables(const Tensor& positions, const Tensor& inv_freq, double factor,
     run.n = n;
     run.frequencies = frequencies;
     run.factor = factor;
-    run.base_cos = base.get();
-    run.base_sin = base.get() + n;
-    run.offsets = {offsets, offsets + kOffsetCount * n, share ? ~uint64_t{0} : 0};
+    run.base_cos = base.data();
+    run.base_sin = base.data() + n;
+    run.offsets = {offsets, offsets + kOffsetRows * n, share ? ~uint64_t{0} : 0};
     run.cos = cos_data + begin * row_bytes;
     run.sin = sin_data + begin * row_bytes;
     fill(run);
@@ -73,6 +84,8 @@ std::tuple<Tensor, Tensor> rope_table(const Tensor& positions, const Tensor& inv
   const auto options = inv_freq.options().dtype(dtype);
   Tensor cos = at::empty(sizes, options), sin = at::empty(sizes, options);
   if (cos.numel() == 0) return {cos, sin};
+  prefer_huge_pages(cos);
+  prefer_huge_pages(sin);
   // Both conversions are exact. Positions are few beside the tables that they make.
   const auto kind = at::isFloatingType(positions.scalar_type()) ? at::kDouble : at::kLong;
   fill_tables(positions.to(kind).contiguous(), inv_freq.contiguous(), attention_factor, cos, sin);

@@ -8,6 +8,8 @@
 
 namespace posenc {
 
+constexpr int64_t kOffsetRows = 64;
+
 // The exact rows of the offsets 0..63, made when first asked for.
 struct OffsetRows {
   double* cos;     // [64, n]
