@@ -86,6 +86,8 @@ std::tuple<Tensor, Tensor> rope_table(const Tensor& positions, const Tensor& inv
   if (cos.numel() == 0) return {cos, sin};
   prefer_huge_pages(cos);
   prefer_huge_pages(sin);
+  prefer_huge_pages(cos);
+  prefer_huge_pages(sin);
   // Both conversions are exact. Positions are few beside the tables that they make.
   const auto kind = at::isFloatingType(positions.scalar_type()) ? at::kDouble : at::kLong;
   fill_tables(positions.to(kind).contiguous(), inv_freq.contiguous(), attention_factor, cos, sin);
