@@ -65,7 +65,8 @@ class PlainArguments {
     const bool derivative =
         t.unsafeGetTensorImpl()->autograd_meta() != nullptr &&
         ((t.requires_grad() && c10::GradMode::is_enabled()) || t._fw_grad(0).defined());
-    plain_ = plain_ && !derivative && !t.is_complex() && !t.is_neg();
+    plain_ = plain_ && !derivative && !t.is_complex() && !t.is_neg() &&
+             t.key_set().has(c10::DispatchKey::Dense);
     return t;
   }
 
@@ -204,9 +205,10 @@ py::object apply_rope(py::handle q_, py::handle k_, py::handle cos, py::handle s
                         py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(k_out))));
 }
 
-// Would autograd allow to write into t? Raises as it would, before anything is written.
-void check_inplace(const Tensor& t) {
-  torch::autograd::check_inplace(t, c10::GradMode::is_enabled() && t.requires_grad());
+// Would autograd allow to write into t a result that needs a gradient, through t or another input?
+// Raises as it would, before anything is written.
+void check_inplace(const Tensor& t, bool requires_grad) {
+  torch::autograd::check_inplace(t, c10::GradMode::is_enabled() && requires_grad);
 }
 
 const char* cpu_capability() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -104,11 +105,19 @@ inline bool overlap(const at::Tensor& a, const at::Tensor& b) {
 
 // The same elements in the same places: an op may write over its own input.
 inline bool same_memory(const at::Tensor& a, const at::Tensor& b) {
-  return a.const_data_ptr() == b.const_data_ptr() && a.sizes() == b.sizes() &&
-         a.strides() == b.strides() && a.scalar_type() == b.scalar_type();
+  if (a.const_data_ptr() != b.const_data_ptr() || a.sizes() != b.sizes() ||
+      a.scalar_type() != b.scalar_type())
+    return false;
+  for (int64_t i = 0; i < a.dim(); ++i)  // the stride of a single entry does not matter
+    if (a.size(i) > 1 && a.stride(i) != b.stride(i)) return false;
+  return true;
 }
 
 inline void check_writable(const char* op, const char* name, const at::Tensor& t) {
+  POSENC_CHECK_VALUE(!t.is_inference() || c10::InferenceMode::is_enabled(), op, name,
+                     " must not be an inference tensor to be written outside inference mode, got "
+                     "one of sizes ",
+                     t.sizes());
   POSENC_CHECK_VALUE(!overlaps_itself(t), op, name,
                      " must not overlap itself to be written in place, got sizes ", t.sizes(),
                      " and strides ", t.strides());

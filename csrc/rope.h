@@ -7,6 +7,7 @@
 #include <optional>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
 
 #include "checks.h"
 #include "strides.h"
@@ -73,7 +74,8 @@ void check_rope_table(const char* op, RopeInput x, const RopeOptions<Int>& optio
                          ? "; a full-width table repeats its columns: pass half of them, "
                            "cos[..., :R/2] (cos[..., ::2] if interleaved)"
                          : "";
-  POSENC_CHECK_VALUE(size.back() * 2 <= dim, op, "cos must have shape [",
+  // Not size * 2 <= dim, which wraps for the 2^62 columns that an expanded table may have.
+  POSENC_CHECK_VALUE(size.back() <= dim - size.back(), op, "cos must have shape [",
                      cos.dim() == 2 ? "L" : "B, S", ", R/2] with R <= D = ", dim, ", got ", size,
                      hint);
   POSENC_CHECK_VALUE(sizes_of<Int>(sin) == size, op, "sin must have the shape of cos, ", size,
@@ -85,6 +87,20 @@ inline void check_rope_index(const char* op, const char* name, const at::Tensor&
                     " must be int32 or int64, got ", index.scalar_type());
 }
 
+// Tensors whose storage was freed or shrunk after they were made (as FSDP does) have no memory to
+// read. A traced tensor has none at all.
+template <class Int>
+void check_allocated(const char* op, const char* name, const at::Tensor& t) {
+  if constexpr (std::is_same_v<Int, int64_t>) {
+    if (t.numel() == 0) return;
+    int64_t last = t.storage_offset();
+    for (int64_t i = 0; i < t.dim(); ++i) last += (t.size(i) - 1) * t.stride(i);
+    const auto bytes = static_cast<size_t>(last + 1) * t.element_size();
+    POSENC_CHECK_VALUE(bytes <= t.storage().nbytes(), op, name, " must have a storage of at least ",
+                       bytes, " bytes, got ", t.storage().nbytes());
+  }
+}
+
 template <class Int>
 void check_rope_device(const char* op, RopeInput x, const RopeOptions<Int>& options) {
   const auto check = [&](const char* name, const at::Tensor& t) {
@@ -92,6 +108,7 @@ void check_rope_device(const char* op, RopeInput x, const RopeOptions<Int>& opti
                        x.name, " (", x.tensor.device(), "), got ", t.device());
     POSENC_CHECK_TYPE(t.layout() == at::kStrided, op, name, " must be a dense tensor, got ",
                       t.layout());
+    check_allocated<Int>(op, name, t);
   };
   check("cos", options.cos);
   check("sin", options.sin);
@@ -115,6 +132,7 @@ RopeAxes check_rope(const char* op, RopeInput x, const RopeOptions<Int>& options
   POSENC_CHECK_VALUE(size.size() == options.layout.size(), op, x.name, " must have ",
                      options.layout.size(), " dimensions for layout '", options.layout, "', got ",
                      size);
+  check_allocated<Int>(op, x.name, x.tensor);
   check_rope_device(op, x, options);
   check_rope_table(op, x, options);
 
@@ -166,6 +184,9 @@ RopeAxes check_rope(const char* op, RopeInput x, const RopeOptions<Int>& options
   }
   if (options.offsets) {
     check_rope_index(op, "offset", *options.offsets);
+    POSENC_CHECK_VALUE(options.offset == 0, op,
+                       "offset must be an int or a tensor, got both, the int being ",
+                       options.offset);
     const auto given = sizes_of<Int>(*options.offsets);
     POSENC_CHECK_VALUE(given.empty() || (given.size() == 1 && given[0] == sequences), op,
                        "offset must be an int or have shape [", options.cu_seqlens ? "N" : "B",
@@ -216,6 +237,7 @@ void check_rope_out(const char* op, const at::Tensor& x, const at::Tensor& out) 
                      "), got ", out.device());
   POSENC_CHECK_VALUE(sizes_of<Int>(out) == sizes_of<Int>(x), op, "out must have the shape of x, ",
                      sizes_of<Int>(x), ", got ", sizes_of<Int>(out));
+  check_allocated<Int>(op, "out", out);
 }
 
 }  // namespace posenc

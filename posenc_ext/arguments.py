@@ -18,18 +18,23 @@ def number(op: str, name: str, value: Any) -> float:
     """A finite float from an int or a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float, numbers.Real)):
         raise error(TypeError, op, f"{name} must be a number, got {type(value).__name__}")
-    result = float(value)
+    try:
+        result = float(value)
+    except OverflowError:
+        result = math.inf
     if not -math.inf < result < math.inf:
         raise error(ValueError, op, f"{name} must be finite, got {result}")
     return result
 
 
 def integer(op: str, name: str, value: Any) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value  # not through operator.index, which makes a traced length a constant
     if isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
         raise error(TypeError, op, f"{name} must be an int, got {type(value).__name__}")
-    return operator.index(value)
+    # operator.index would make a traced length a constant.
+    result = value if isinstance(value, int) else operator.index(value)
+    if not -(2**63) <= result < 2**63:
+        raise error(ValueError, op, f"{name} must fit in 64 bits, got {result}")
+    return result
 
 
 def check_precision(op: str, precision: Any) -> None:

@@ -16,7 +16,7 @@ OP = "rope_frequencies"
 # Fields of rules by what they hold, where that is not a positive number.
 LISTS = {"short_factor", "long_factor"}
 MAY_BE_0 = {"attention_factor", "mscale", "mscale_all_dim", "partial_rotary_factor"}
-NOT_NUMBERS = {"pin", "truncate"}
+NOT_NUMBERS = {"pin": str, "truncate": bool}
 
 
 class RopeFrequencies(NamedTuple):
@@ -82,13 +82,18 @@ class Rule(ABC):
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name in NOT_NUMBERS or (value is None and field.default is None):
+            if value is None and field.default is None:
+                continue
+            if kind := NOT_NUMBERS.get(field.name):
+                if not isinstance(value, kind):
+                    got = type(value).__name__
+                    raise error(TypeError, OP, f"{field.name} must be a {kind.__name__}, got {got}")
                 continue
             values = (value,)
             if field.name in LISTS:
                 if not isinstance(value, (list, tuple)):
-                    kind = type(value).__name__
-                    raise error(TypeError, OP, f"{field.name} must be a list, got {kind}")
+                    got = type(value).__name__
+                    raise error(TypeError, OP, f"{field.name} must be a list, got {got}")
                 values = tuple(value)
                 object.__setattr__(self, field.name, values)
             for item in values:

@@ -44,7 +44,7 @@ void rows_from_positions(const char* op, const at::Tensor& positions, int64_t li
 int64_t read_offset(const RopeOptions<int64_t>& options, int64_t sequence) {
   if (!options.offsets) return options.offset;
   const auto& offsets = *options.offsets;
-  return options.offset + read(offsets, offsets.dim() == 0 ? 0 : sequence * offsets.stride(0));
+  return read(offsets, offsets.dim() == 0 ? 0 : sequence * offsets.stride(0));
 }
 
 void rows_from_cu_seqlens(const char* op, const RopeOptions<int64_t>& options, int64_t length,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._native import _C
 from .rope_autograd import rotate, rotate_inplace, rotate_out, rotate_pair
-from .rope_options import check_tensors, rope_options
+from .rope_options import check_flags, check_tensors, rope_options
 
 
 def apply_rope(
@@ -87,6 +87,7 @@ def apply_rope(
         if result is not None:
             return result
     check_tensors("apply_rope", q=q, k=k)
+    check_flags("apply_rope", interleaved=interleaved, inverse=inverse, inplace=inplace)
     options = rope_options(
         "apply_rope", cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse
     )
@@ -132,6 +133,7 @@ def rope(
         if result is not None:
             return result
     check_tensors("rope", x=x)
+    check_flags("rope", interleaved=interleaved, inverse=inverse, inplace=inplace)
     options = rope_options(
         "rope", cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse
     )

@@ -69,7 +69,8 @@ def rotate_inplace(op: str, xs: tuple[Tensor, ...], options: RopeOptions) -> tup
         write(*xs, *options)
         return xs
     for name, x in zip(names, xs, strict=True):
-        _check_inplace(op, name, x)
+        _check_inplace(op, name, x, options)
+    _check_saved(op, options)
     tables = _tables_needed(options)
     # Not detached: the gradient of the tables depends on x, and may be differentiated again.
     before = [x.clone() if tables else None for x in xs]
@@ -84,7 +85,9 @@ def rotate_out(x: Tensor, out: Tensor, inplace: bool, options: RopeOptions) -> T
         raise ValueError("posenc_ext.rope: out must not be given with inplace=True, got both")
     if not torch.compiler.is_compiling() and out.is_neg():
         raise ValueError("posenc_ext.rope: out must not be a lazily negated view, got one")
-    if _differentiated(x, options.cos, options.sin, out):
+    inputs = (x, options.cos, options.sin, out)
+    dual = _forward_mode() and any(forward_ad.unpack_dual(t).tangent is not None for t in inputs)
+    if dual or (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
         raise ValueError(
             "posenc_ext.rope: out must not be given when a gradient is needed (out= is not "
             "differentiable), got an argument that requires grad"
@@ -93,7 +96,7 @@ def rotate_out(x: Tensor, out: Tensor, inplace: bool, options: RopeOptions) -> T
     return out
 
 
-def _check_inplace(op: str, name: str, x: Tensor) -> None:
+def _check_inplace(op: str, name: str, x: Tensor, options: RopeOptions) -> None:
     """What autograd would refuse after the write, refuse before it."""
     leaf = x.is_leaf and x.requires_grad
     base = None if torch.compiler.is_compiling() else x._base
@@ -104,7 +107,26 @@ def _check_inplace(op: str, name: str, x: Tensor) -> None:
             f"one of shape {list(x.shape)}"
         )
     if not torch.compiler.is_compiling():
-        _C.check_inplace(x)
+        _C.check_inplace(x, any(t.requires_grad for t in (x, options.cos, options.sin)))
+
+
+def _check_saved(op: str, options: RopeOptions) -> None:
+    """What autograd would refuse to save for backward, refuse before the write."""
+    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+        return
+    tensors = {
+        "cos": options.cos,
+        "sin": options.sin,
+        "positions": options.positions,
+        "offset": options.offsets,
+        "cu_seqlens": options.cu_seqlens,
+    }
+    for name, t in tensors.items():
+        if t is not None and t.is_inference():
+            raise ValueError(
+                f"posenc_ext.{op}: {name} must not be an inference tensor when a gradient is "
+                "needed, got one: clone() it outside inference mode"
+            )
 
 
 def table_grads(grad: Tensor, x: Tensor, options: RopeOptions) -> tuple[Tensor, Tensor]:

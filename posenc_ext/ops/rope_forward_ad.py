@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd.function import Function
 
@@ -46,7 +47,13 @@ class _ApplyRopeDual(ApplyRope):
     @staticmethod
     def jvp(ctx: Any, dq: Tensor | None, dk: Tensor | None, *tangents: Any) -> tuple[Any, Any]:
         (q, k), options = Saved.load(ctx)
-        return _push_forward(q, dq, tangents, options), _push_forward(k, dk, tangents, options)
+        dq_out = _push_forward(q, dq, tangents, options)
+        dk_out = _push_forward(k, dk, tangents, options)
+        # autograd takes no None from a jvp: where no tangent comes in, zeros go out.
+        return (
+            torch.zeros_like(q) if dq_out is None else dq_out,
+            torch.zeros_like(k) if dk_out is None else dk_out,
+        )
 
 
 class _RotatedDual(Rotated):
@@ -68,6 +75,8 @@ class _TableGradsDual(TableGrads):
             terms.append(table_grads(dgrad, x, options))
         if dx is not None:
             terms.append(table_grads(grad, dx, options))
+        if not terms:  # a tangent of the tables alone: their gradient does not depend on them
+            return torch.zeros_like(options.cos), torch.zeros_like(options.sin)
         dcos, dsin = terms[0]
         for c, s in terms[1:]:
             dcos, dsin = dcos + c, dsin + s

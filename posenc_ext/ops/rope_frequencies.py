@@ -146,6 +146,9 @@ def layer_keys(scaling: Mapping[str, Any], layer_type: str | None) -> dict[str, 
 def rule_of(keys: Mapping[str, Any]) -> Rule | None:
     """The rule that a flat dict describes; None for the default."""
     names = [keys[key] for key in ("rope_type", "type") if key in keys]
+    for name in names:
+        if not isinstance(name, str):
+            raise error(TypeError, OP, f"rope_type must be a str, got {type(name).__name__}")
     names = [ALIASES.get(name, name) for name in names]
     if len(set(names)) > 1:
         raise value_error(f"scaling must not have rope_type and type that differ, got {names}")

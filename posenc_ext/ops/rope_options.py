@@ -40,6 +40,16 @@ def check_tensors(op: str, **tensors: Any) -> None:
     for name, value in tensors.items():
         if not isinstance(value, Tensor):
             raise TypeError(f"posenc_ext.{op}: {name} must be a tensor, got {type(value).__name__}")
+        if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+            kind = "a quantized" if value.is_quantized else "a nested"
+            got = f"{kind} tensor" if value.layout is torch.strided else value.layout
+            raise TypeError(f"posenc_ext.{op}: {name} must be a dense tensor, got {got}")
+
+
+def check_flags(op: str, **flags: Any) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, (bool, int)):
+            raise TypeError(f"posenc_ext.{op}: {name} must be a bool, got {type(value).__name__}")
 
 
 def rope_options(
@@ -73,6 +83,7 @@ def rope_options(
             check_tensors(op, **{name: optional})
     offsets: Tensor | None = None
     if isinstance(offset, Tensor):
+        check_tensors(op, offset=offset)
         offsets, offset = offset, 0
     elif not isinstance(offset, (int, torch.SymInt)):
         try:
