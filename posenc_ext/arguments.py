@@ -7,6 +7,7 @@ import numbers
 import operator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -32,7 +33,7 @@ def integer(op: str, name: str, value: Any) -> int:
         raise error(TypeError, op, f"{name} must be an int, got {type(value).__name__}")
     # operator.index would make a traced length a constant.
     result = value if isinstance(value, int) else operator.index(value)
-    if not -(2**63) <= result < 2**63:
+    if not torch.compiler.is_compiling() and not -(2**63) <= result < 2**63:
         raise error(ValueError, op, f"{name} must fit in 64 bits, got {result}")
     return result
 
