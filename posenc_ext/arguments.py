@@ -29,10 +29,12 @@ def number(op: str, name: str, value: Any) -> float:
 
 
 def integer(op: str, name: str, value: Any) -> int:
-    if isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
+    if isinstance(value, int) and not isinstance(value, bool):
+        result = value  # not through operator.index, which makes a traced length a constant
+    elif isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
         raise error(TypeError, op, f"{name} must be an int, got {type(value).__name__}")
-    # operator.index would make a traced length a constant.
-    result = value if isinstance(value, int) else operator.index(value)
+    else:
+        result = operator.index(value)
     if not torch.compiler.is_compiling() and not -(2**63) <= result < 2**63:
         raise error(ValueError, op, f"{name} must fit in 64 bits, got {result}")
     return result

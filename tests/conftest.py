@@ -66,7 +66,7 @@ def pytest_runtest_setup(item):
 def pytest_terminal_summary(terminalreporter):
     def on_cuda(outcome, when):
         reports = terminalreporter.stats.get(outcome, [])
-        return sum("cuda" in r.keywords and r.when == when for r in reports if hasattr(r, "when"))
+        return sum("cuda" in r.keywords for r in reports if getattr(r, "when", None) == when)
 
     ran = on_cuda("passed", "call") + on_cuda("failed", "call")
     skipped = on_cuda("skipped", "setup")
