@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from . import bench_rope, bench_rope_peers, bench_rope_table
+from . import bench_rope, bench_rope_peers, bench_rope_table, bench_sinusoidal
 from .common import (
     Row,
     Settings,
@@ -30,6 +30,8 @@ from .common import (
 GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "rope.out_of_place": bench_rope.out_of_place,
     "rope_table": bench_rope_table.rope_table,
+    "sinusoidal.add": bench_sinusoidal.add_sinusoidal,
+    "sinusoidal.table": bench_sinusoidal.sinusoidal_table,
     "rope.prepared": bench_rope.prepared,
     "rope.eager": bench_rope_peers.eager,
     "rope.compile": bench_rope_peers.compiled,
@@ -40,7 +42,7 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
 }
 
 # Rows whose limit allocates too, and the settings they run under, each in a process of its own.
-ALLOCATING = ("rope.out_of_place", "rope_table")
+ALLOCATING = ("rope.out_of_place", "rope_table", "sinusoidal.add", "sinusoidal.table")
 KEPT = str(2**30)
 ALLOCATORS: dict[str, dict[str, str]] = {
     "plain": {},

@@ -27,6 +27,14 @@ TORCH_LIBRARY(posenc_ext, m) {
   m.def(
       "rope_table(Tensor positions, Tensor inv_freq, float attention_factor, ScalarType dtype) -> "
       "(Tensor cos, Tensor sin)");
+  m.def(
+      "sinusoidal_frequencies(Tensor like, SymInt count, float base, float denominator) -> Tensor");
+  m.def(
+      "sinusoidal_table(Tensor positions, Tensor frequencies, SymInt dim, bool interleaved, bool "
+      "cos_first, ScalarType dtype) -> Tensor");
+  m.def(
+      "add_sinusoidal(Tensor x, Tensor frequencies, Tensor? offsets, SymInt offset, float scale, "
+      "bool interleaved, bool cos_first) -> Tensor");
 }
 
 namespace posenc {

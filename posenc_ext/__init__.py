@@ -5,18 +5,23 @@ from ._version import __version__
 from .axial import axial_frequencies, axial_positions, axial_rope_table
 from .frequencies import RopeFrequencies
 from .nn.rotary import RotaryPositionalEmbedding
+from .nn.sinusoidal import SinusoidalPositionalEncoding
 from .ops.mrope import mrope_axes, mrope_position_ids
 from .ops.permute import half_to_interleaved, interleaved_to_half
 from .ops.rope import apply_rope, rope
 from .ops.rope_frequencies import rope_frequencies
 from .ops.rope_table import rope_table
+from .ops.sinusoidal import add_sinusoidal, sinusoidal_table
+from .ops.sinusoidal_forms import sinusoidal_table_2d, timestep_embedding
 from .xpos import XPosTable, xpos_table, xpos_zeta
 
 __all__ = [
     "RopeFrequencies",
     "RotaryPositionalEmbedding",
+    "SinusoidalPositionalEncoding",
     "XPosTable",
     "__version__",
+    "add_sinusoidal",
     "apply_rope",
     "axial_frequencies",
     "axial_positions",
@@ -28,6 +33,9 @@ __all__ = [
     "rope",
     "rope_frequencies",
     "rope_table",
+    "sinusoidal_table",
+    "sinusoidal_table_2d",
+    "timestep_embedding",
     "xpos_table",
     "xpos_zeta",
 ]

@@ -1,4 +1,4 @@
-// Row kernels of rope_table: the torch-free inner loops, one copy per instruction set.
+// Row kernels of tables of cos and sin: the torch-free inner loops, one copy per instruction set.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,23 @@
 
 namespace posenc {
 
-constexpr int64_t kOffsetRows = 64;
-
 // The exact rows of the offsets 0..63, made when first asked for.
 struct OffsetRows {
   double* cos;     // [64, n]
   double* sin;     // [64, n]
   uint64_t ready;  // bit b: row b is made
+};
+
+// Where the cos and the sin of the first frequency go in row 0, and from there the others. A row is
+// either two blocks of adjacent columns, or (interleaved) one of pairs, whose first is the lower
+// address.
+struct TableLayout {
+  void* cos;
+  void* sin;
+  int64_t stride;  // elements from row to row
+  int64_t pairs;   // columns of cos and of sin; with n = pairs + 1 frequencies, whichever of them
+                   // stands first has one more
+  bool interleaved;
 };
 
 // A run of positions of one thread.
@@ -24,11 +34,11 @@ struct RopeTableRun {
   int64_t count, n;           // n frequencies
   const double* frequencies;  // [n]
   double factor;              // multiplies cos and sin
+  double base;                // the position that base_cos and base_sin are of; NaN: none yet
   double* base_cos;           // [n], scratch
   double* base_sin;
   OffsetRows offsets;
-  void* cos;  // [count, n] of the dtype
-  void* sin;
+  TableLayout out;  // of the dtype
 };
 
 struct RopeTableRows {

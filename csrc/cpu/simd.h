@@ -7,6 +7,8 @@
 //   store<true>(p, r)      the same past the caches, for p aligned to what is written
 //   load_pairs(p, u, v)    u = p[0], p[2], ...   v = p[1], p[3], ...
 //   store_pairs(p, u, v)   the inverse
+// and a wide one also
+//   join(low, high)        one register of floats from two of doubles, rounded once
 
 struct Scalar {
   template <class A>
@@ -65,6 +67,11 @@ struct Wide {
   template <bool streamed = false>
   static inline void store(f16* p, __m512 r) {
     put<streamed>(p, narrow_f16(r));
+  }
+
+  static inline __m512 join(__m512d low, __m512d high) {
+    const __m512 first = _mm512_castps256_ps512(_mm512_cvtpd_ps(low));
+    return _mm512_insertf32x8(first, _mm512_cvtpd_ps(high), 1);
   }
 
   static inline void load_pairs(const float* p, __m512& u, __m512& v) {
@@ -188,6 +195,11 @@ struct Wide {
   template <bool streamed = false>
   static inline void store(f16* p, __m256 r) {
     put<streamed>(p, narrow_f16(r));
+  }
+
+  static inline __m256 join(__m256d low, __m256d high) {
+    const __m256 first = _mm256_castps128_ps256(_mm256_cvtpd_ps(low));
+    return _mm256_insertf128_ps(first, _mm256_cvtpd_ps(high), 1);
   }
 
   static inline void load_pairs(const float* p, __m256& u, __m256& v) {

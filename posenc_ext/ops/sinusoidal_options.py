@@ -1,0 +1,98 @@
+"""The conventions of sinusoidal encodings, and what their functions share."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..arguments import error, integer, number
+from .rope_table import table
+from .sinusoidal_autograd import differentiated
+
+_ops = torch.ops.posenc_ext
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+class Convention(NamedTuple):
+    """How the columns are ordered and the frequencies spaced."""
+
+    interleaved: bool = False
+    cos_first: bool = False
+    pad: bool = True  # an odd width ends in a zero column, else in one sin (or cos) more
+    shift: float = 0.0  # the denominator is the number of frequencies less this
+
+
+CONVENTIONS = {
+    "interleaved": Convention(interleaved=True, pad=False),
+    "concatenated": Convention(pad=False),
+    "tensor2tensor": Convention(shift=1.0),
+    "fairseq": Convention(shift=1.0),
+    "musicgen": Convention(cos_first=True, shift=1.0),
+    "diffusion": Convention(cos_first=True),
+}
+
+
+def convention_of(op: str, name: Any) -> Convention:
+    if not isinstance(name, str) or name not in CONVENTIONS:
+        known = ", ".join(CONVENTIONS)
+        raise error(ValueError, op, f"convention must be one of {known}, got {name!r}")
+    return CONVENTIONS[name]
+
+
+def positions_of(op: str, name: str, value: Any, device: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        if value.dtype not in (torch.int32, torch.int64) and not value.is_floating_point():
+            raise error(
+                TypeError, op, f"{name} must be int32, int64 or floating, got {value.dtype}"
+            )
+        return value.to(device or value.device)
+    n = integer(op, name, value)
+    if n < 0:
+        raise error(ValueError, op, f"{name} must not be negative as an int, got {n}")
+    return torch.arange(n, dtype=torch.int64, device=device)
+
+
+def dim_of(op: str, dim: Any) -> int:
+    dim = integer(op, "dim", dim)
+    if dim < 0:
+        raise error(ValueError, op, f"dim must not be negative, got {dim}")
+    return dim
+
+
+def base_of(op: str, name: str, base: Any) -> float:
+    base = number(op, name, base)
+    if base <= 0:
+        raise error(ValueError, op, f"{name} must be positive, got {base}")
+    return base
+
+
+def frequencies_of(x: Tensor, dim: int, base: float, how: Convention) -> Tensor:
+    """float64 [n] on the device of `x`."""
+    count = dim // 2 if how.pad else (dim + 1) // 2
+    denominator = (dim // 2 if how.pad else dim / 2) - how.shift
+    if count <= 1:
+        denominator = 1.0
+    like = torch.empty(0, device=x.device)  # not x, which may be batched or need a gradient
+    return _ops.sinusoidal_frequencies(like, count, base, float(denominator))
+
+
+def table_of(
+    op: str, positions: Tensor, dim: int, base: float, how: Convention, dtype: Any
+) -> Tensor:
+    if dtype not in _DTYPES:
+        raise error(
+            TypeError, op, f"dtype must be float32, float64, bfloat16 or float16, got {dtype}"
+        )
+    frequencies = frequencies_of(positions, dim, base, how)
+    if not differentiated(positions):
+        flags = (how.interleaved, how.cos_first)
+        return _ops.sinusoidal_table(positions, frequencies, dim, *flags, dtype)
+    # The same values from the differentiable table of rope, put in order.
+    cos, sin = table(positions, frequencies, 1.0, dtype)
+    pair = (cos, sin) if how.cos_first else (sin, cos)
+    if how.interleaved:
+        return torch.stack(pair, -1).flatten(-2)[..., :dim].contiguous()
+    return F.pad(torch.cat(pair, -1)[..., :dim], (0, max(dim - 2 * cos.shape[-1], 0)))
