@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from . import bench_rope, bench_rope_peers, bench_rope_table, bench_sinusoidal
+from . import bench_alibi, bench_rope, bench_rope_peers, bench_rope_table, bench_sinusoidal
 from .common import (
     Row,
     Settings,
@@ -39,10 +39,20 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "rope.backward": bench_rope_peers.backward,
     "rope.decode": bench_rope.decode,
     "rope.threads": bench_rope.threads,
+    "alibi.bias": bench_alibi.bias,
+    "alibi.softmax": bench_alibi.softmax,
+    "alibi.prepared": bench_alibi.added,
 }
 
 # Rows whose limit allocates too, and the settings they run under, each in a process of its own.
-ALLOCATING = ("rope.out_of_place", "rope_table", "sinusoidal.add", "sinusoidal.table")
+ALLOCATING = (
+    "rope.out_of_place",
+    "rope_table",
+    "sinusoidal.add",
+    "sinusoidal.table",
+    "alibi.bias",
+    "alibi.softmax",
+)
 KEPT = str(2**30)
 ALLOCATORS: dict[str, dict[str, str]] = {
     "plain": {},

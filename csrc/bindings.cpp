@@ -35,6 +35,20 @@ TORCH_LIBRARY(posenc_ext, m) {
   m.def(
       "add_sinusoidal(Tensor x, Tensor frequencies, Tensor? offsets, SymInt offset, float scale, "
       "bool interleaved, bool cos_first) -> Tensor");
+
+  m.def(
+      "alibi_bias(Tensor slopes, SymInt q_len, SymInt k_len, bool causal, ScalarType dtype, "
+      "Tensor? key_positions) -> Tensor");
+  m.def("add_alibi(Tensor scores, Tensor slopes, bool causal) -> Tensor");
+  m.def("add_alibi_(Tensor(a!) scores, Tensor slopes, bool causal) -> ()");
+  m.def(
+      "alibi_softmax(Tensor scores, Tensor slopes, float scale, bool causal, "
+      "Tensor? key_padding_mask) -> Tensor");
+  // Gradients of the slopes of a bias, and of scores and slopes of the softmax y.
+  m.def(
+      "alibi_slope_grad(Tensor grad, Tensor slopes, bool causal, Tensor? key_positions) -> Tensor");
+  m.def("alibi_softmax_grad(Tensor grad, Tensor y, float scale, bool causal) -> Tensor");
+  m.def("alibi_softmax_slope_grad(Tensor grad, Tensor y, Tensor slopes, bool causal) -> Tensor");
 }
 
 namespace posenc {

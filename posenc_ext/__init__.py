@@ -4,8 +4,17 @@ from . import _native
 from ._version import __version__
 from .axial import axial_frequencies, axial_positions, axial_rope_table
 from .frequencies import RopeFrequencies
+from .nn.alibi import ALiBiAttention
 from .nn.rotary import RotaryPositionalEmbedding
 from .nn.sinusoidal import SinusoidalPositionalEncoding
+from .ops.alibi import (
+    add_alibi,
+    alibi_bias,
+    alibi_row_bias,
+    alibi_score_mod,
+    alibi_slopes,
+    alibi_softmax,
+)
 from .ops.mrope import mrope_axes, mrope_position_ids
 from .ops.permute import half_to_interleaved, interleaved_to_half
 from .ops.rope import apply_rope, rope
@@ -16,12 +25,19 @@ from .ops.sinusoidal_forms import sinusoidal_table_2d, timestep_embedding
 from .xpos import XPosTable, xpos_table, xpos_zeta
 
 __all__ = [
+    "ALiBiAttention",
     "RopeFrequencies",
     "RotaryPositionalEmbedding",
     "SinusoidalPositionalEncoding",
     "XPosTable",
     "__version__",
+    "add_alibi",
     "add_sinusoidal",
+    "alibi_bias",
+    "alibi_row_bias",
+    "alibi_score_mod",
+    "alibi_slopes",
+    "alibi_softmax",
     "apply_rope",
     "axial_frequencies",
     "axial_positions",

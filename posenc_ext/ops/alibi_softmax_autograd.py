@@ -1,0 +1,168 @@
+"""Gradients of alibi_softmax.
+
+With y the softmax, J(y) = diag(y) - y y^T its symmetric Jacobian and u = -|j - i| the unit bias:
+
+    score_grads(g; y)          scale * J(y) g = scale * y * (g - sum(y * g)),
+                               the gradient of the scores, and their tangent,
+    softmax_slope_grads(g; y)  sum(u * J(y) g), the gradient of the slopes.
+
+Masked keys need no mask here: their y is 0. Each backward calls the differentiable function, never
+a raw op; the derivative of J(y) g in y, which only second derivatives need, is composed of torch
+operations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function
+
+from .alibi_autograd import apply, differentiated, save, slope_grads, unmasked_bias, visible
+
+_ops = torch.ops.posenc_ext
+
+
+def softmax(
+    scores: Tensor, slopes: Tensor, scale: float, causal: bool, key_padding_mask: Tensor | None
+) -> Tensor:
+    args = (scores, slopes, scale, causal, key_padding_mask)
+    if differentiated(scores, slopes):
+        return apply(_Softmax, _SoftmaxDual, *args)
+    return _ops.alibi_softmax(*args)
+
+
+def score_grads(grad: Tensor, y: Tensor, scale: float, causal: bool) -> Tensor:
+    """scale * y * (grad - sum(y * grad))."""
+    args = (grad, y, scale, causal)
+    if differentiated(grad, y):
+        return apply(_ScoreGrad, _ScoreGradDual, *args)
+    return _ops.alibi_softmax_grad(*args)
+
+
+def softmax_slope_grads(grad: Tensor, y: Tensor, slopes: Tensor, causal: bool) -> Tensor:
+    """sum(u * score_grads(grad, y, 1)) for every slope; of `slopes` only shape and dtype matter."""
+    args = (grad, y, slopes.detach(), causal)
+    if differentiated(grad, y):
+        return apply(_SlopeGrad, _SlopeGradDual, *args)
+    return _ops.alibi_softmax_slope_grad(*args)
+
+
+def _gradient_in_y(v: Tensor, grad: Tensor, y: Tensor, scale: float, causal: bool) -> Tensor:
+    """The gradient in y of sum(v * score_grads(grad, y))."""
+    y = visible(y, causal)
+    dot = (y * grad).sum(-1, keepdim=True)
+    mean = (y * v).sum(-1, keepdim=True)
+    return visible((v * (grad - dot) - grad * mean) * scale, causal)
+
+
+def _tangent_in_y(dy: Tensor, grad: Tensor, y: Tensor, scale: float, causal: bool) -> Tensor:
+    """The tangent of score_grads(grad, y) as y moves along dy."""
+    y, dy = visible(y, causal), visible(dy, causal)
+    dot = (y * grad).sum(-1, keepdim=True)
+    return (dy * (grad - dot) - y * (dy * grad).sum(-1, keepdim=True)) * scale
+
+
+def _total(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b
+
+
+class _Softmax(Function):
+    """softmax(scores, slopes)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, scores: Tensor, slopes: Tensor, scale: float, causal: bool, mask: Any
+    ) -> Tensor:
+        ctx.scale, ctx.causal = scale, causal
+        y = _ops.alibi_softmax(scores, slopes, scale, causal, mask)
+        save(ctx, y, slopes)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+        y, slopes = ctx.saved_tensors
+        dscores: Tensor | None = None
+        dslopes: Tensor | None = None
+        if grad is not None and ctx.needs_input_grad[0]:
+            dscores = score_grads(grad, y, ctx.scale, ctx.causal)
+        if grad is not None and ctx.needs_input_grad[1]:
+            dslopes = softmax_slope_grads(grad, y, slopes, ctx.causal)
+        return dscores, dslopes, None, None, None
+
+
+class _SoftmaxDual(_Softmax):
+    @staticmethod
+    def jvp(ctx: Any, dscores: Tensor | None, dslopes: Tensor | None, *_: Any) -> Tensor | None:
+        y, _slopes = ctx.saved_tensors
+        by_scores = None if dscores is None else score_grads(dscores, y, ctx.scale, ctx.causal)
+        if dslopes is None:
+            return by_scores
+        dbias = unmasked_bias(dslopes, y.shape, y.dtype)
+        return _total(by_scores, score_grads(dbias, y, 1.0, ctx.causal))
+
+
+class _ScoreGrad(Function):
+    """score_grads(grad, y)."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, y: Tensor, scale: float, causal: bool) -> Tensor:
+        ctx.scale, ctx.causal = scale, causal
+        save(ctx, grad, y)
+        return _ops.alibi_softmax_grad(grad, y, scale, causal)
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor | None) -> tuple[Any, ...]:
+        grad, y = ctx.saved_tensors
+        dgrad: Tensor | None = None
+        dy: Tensor | None = None
+        if v is not None and ctx.needs_input_grad[0]:
+            dgrad = score_grads(v, y, ctx.scale, ctx.causal)
+        if v is not None and ctx.needs_input_grad[1]:
+            dy = _gradient_in_y(v, grad, y, ctx.scale, ctx.causal)
+        return dgrad, dy, None, None
+
+
+class _ScoreGradDual(_ScoreGrad):
+    @staticmethod
+    def jvp(ctx: Any, dgrad: Tensor | None, dy: Tensor | None, *_: Any) -> Tensor | None:
+        grad, y = ctx.saved_tensors
+        by_grad = None if dgrad is None else score_grads(dgrad, y, ctx.scale, ctx.causal)
+        by_y = None if dy is None else _tangent_in_y(dy, grad, y, ctx.scale, ctx.causal)
+        return _total(by_grad, by_y)
+
+
+class _SlopeGrad(Function):
+    """softmax_slope_grads(grad, y)."""
+
+    @staticmethod
+    def forward(ctx: Any, grad: Tensor, y: Tensor, slopes: Tensor, causal: bool) -> Tensor:
+        ctx.causal = causal
+        save(ctx, grad, y, slopes)
+        return _ops.alibi_softmax_slope_grad(grad, y, slopes, causal)
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor | None) -> tuple[Any, ...]:
+        grad, y, _ = ctx.saved_tensors
+        if v is None:
+            return (None,) * 4
+        vbias = unmasked_bias(v, y.shape, y.dtype)
+        dgrad: Tensor | None = None
+        dy: Tensor | None = None
+        if ctx.needs_input_grad[0]:
+            dgrad = score_grads(vbias, y, 1.0, ctx.causal)
+        if ctx.needs_input_grad[1]:
+            dy = _gradient_in_y(vbias, grad, y, 1.0, ctx.causal)
+        return dgrad, dy, None, None
+
+
+class _SlopeGradDual(_SlopeGrad):
+    @staticmethod
+    def jvp(ctx: Any, dgrad: Tensor | None, dy: Tensor | None, *_: Any) -> Tensor | None:
+        grad, y, slopes = ctx.saved_tensors
+        by_grad = None if dgrad is None else softmax_slope_grads(dgrad, y, slopes, ctx.causal)
+        if dy is None:
+            return by_grad
+        moved = _tangent_in_y(dy, grad, y, 1.0, ctx.causal)
+        return _total(by_grad, slope_grads(moved, slopes, ctx.causal))
