@@ -1,7 +1,5 @@
 """The same bits for any thread count, instruction set and split into decoding steps."""
 
-import functools
-import json
 import os
 import pathlib
 import subprocess
@@ -10,8 +8,9 @@ import sys
 import pytest
 import torch
 from alibi_cases import LENGTHS, large, mask_of, scores_of, slopes_of
+from isa_bits import check_instruction_sets, digest, each_isa, print_fingerprints
 from rope_cases import DTYPES, VIEWS, assert_bits, name, threads, uniform
-from test_rope_bits import SPECIAL, digest
+from test_rope_bits import SPECIAL
 
 import posenc_ext
 
@@ -97,30 +96,12 @@ def fingerprints():
         found[f"{dtype} special"] = digest(
             posenc_ext.alibi_softmax(rows, slopes_of()), posenc_ext.add_alibi(rows, slopes_of())
         )
-    return {"capability": posenc_ext._C.cpu_capability(), "found": found}
+    return found
 
 
-@functools.cache
-def run_with(capability):
-    """fingerprints() in a fresh process that was asked for the capability (None: the best)."""
-    env = {k: v for k, v in os.environ.items() if k != "ATEN_CPU_CAPABILITY"}
-    if capability:
-        env["ATEN_CPU_CAPABILITY"] = capability
-    env["PYTHONPATH"] = str(pathlib.Path(posenc_ext.__file__).resolve().parent.parent)
-    return json.loads(subprocess.check_output([sys.executable, __file__], env=env, text=True))
-
-
-@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
+@each_isa
 def test_instruction_sets_are_bit_equal(capability):
-    best = run_with(None)
-    order = ["default", "avx2", "avx512"]
-    if order.index(capability) > order.index(best["capability"]):
-        pytest.skip(f"this machine has no {capability}")
-    other = run_with(capability)
-    assert other["capability"] == capability
-    different = [case for case, value in best["found"].items() if other["found"][case] != value]
-    assert not different
-    assert len(other["found"]) == len(best["found"]) > 100
+    check_instruction_sets(__file__, capability, cases=100)
 
 
 PEAK = """if True:
@@ -161,4 +142,4 @@ def test_peak_memory_is_input_plus_output(op, causal):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # a busy machine stalls more, and other tests compare thread counts
-    print(json.dumps(fingerprints()))
+    print_fingerprints(fingerprints())

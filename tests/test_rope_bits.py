@@ -1,15 +1,8 @@
 """Bit equality: with eager torch, across dtypes, views, thread counts and instruction sets."""
 
-import functools
-import hashlib
-import json
-import os
-import pathlib
-import subprocess
-import sys
-
 import pytest
 import torch
+from isa_bits import check_instruction_sets, digest, each_isa, print_fingerprints
 from rope_cases import (
     DTYPES,
     LAYOUTS,
@@ -171,15 +164,6 @@ def test_large_results_equal_small_ones(dtype, layout, interleaved):
     assert_bits(posenc_ext.rope(x, cos, sin, out=shifted, **options), y)
 
 
-def digest(*tensors):
-    """A hash of the bits, with every NaN made the same."""
-    state = hashlib.sha256()
-    for t in tensors:
-        t = torch.where(t.isnan(), torch.full_like(t, float("nan")), t).contiguous()
-        state.update(t.view(torch.uint8).numpy().tobytes())
-    return state.hexdigest()[:16]
-
-
 def fingerprints():
     """{case: hash} of a fixed set of calls; every instruction set must print the same."""
     found = {}
@@ -204,31 +188,13 @@ def fingerprints():
             found[f"{dtype} {interleaved} large"] = digest(
                 *large({"grad": True, "interleaved": interleaved}, dtype)
             )
-    return {"capability": posenc_ext._C.cpu_capability(), "found": found}
+    return found
 
 
-@functools.cache
-def run_with(capability):
-    """fingerprints() in a fresh process that was asked for the capability (None: the best)."""
-    env = {k: v for k, v in os.environ.items() if k != "ATEN_CPU_CAPABILITY"}
-    if capability:
-        env["ATEN_CPU_CAPABILITY"] = capability
-    env["PYTHONPATH"] = str(pathlib.Path(posenc_ext.__file__).resolve().parent.parent)
-    return json.loads(subprocess.check_output([sys.executable, __file__], env=env, text=True))
-
-
-@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
+@each_isa
 def test_instruction_sets_are_bit_equal(capability):
-    best = run_with(None)
-    order = ["default", "avx2", "avx512"]
-    if order.index(capability) > order.index(best["capability"]):
-        pytest.skip(f"this machine has no {capability}")
-    other = run_with(capability)
-    assert other["capability"] == capability
-    different = [case for case, value in best["found"].items() if other["found"][case] != value]
-    assert not different
-    assert len(other["found"]) == len(best["found"]) > 100
+    check_instruction_sets(__file__, capability, cases=100)
 
 
 if __name__ == "__main__":
-    print(json.dumps(fingerprints()))
+    print_fingerprints(fingerprints())

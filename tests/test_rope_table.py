@@ -1,21 +1,14 @@
 """rope_table: exact values, and the same bits however a table is built."""
 
-import functools
-import hashlib
-import json
 import math
-import os
-import pathlib
-import subprocess
-import sys
 
 import mpmath
 import numpy as np
 import pytest
 import torch
+from isa_bits import check_instruction_sets, digest, each_isa, print_fingerprints
 from rope_cases import DTYPES, assert_bits, threads
 
-import posenc_ext
 from posenc_ext import rope_frequencies, rope_table
 
 BASES = (1e4, 5e5, 1e6)
@@ -213,31 +206,14 @@ def fingerprints():
                 if kind != "special":
                     at = at[:: 1 if n == 64 else 7]
                 tables = rope_table(at, inv_freq, attention_factor=1.1, dtype=dtype)
-                data = b"".join(t.double().nan_to_num(9.0).numpy().tobytes() for t in tables)
-                found[f"{kind} {dtype} {n}"] = hashlib.sha256(data).hexdigest()
-    return {"capability": posenc_ext._C.cpu_capability(), "found": found}
+                found[f"{kind} {dtype} {n}"] = digest(*tables)
+    return found
 
 
-@functools.cache
-def run_with(capability):
-    env = {k: v for k, v in os.environ.items() if k != "ATEN_CPU_CAPABILITY"}
-    if capability:
-        env["ATEN_CPU_CAPABILITY"] = capability
-    env["PYTHONPATH"] = str(pathlib.Path(posenc_ext.__file__).resolve().parent.parent)
-    return json.loads(subprocess.check_output([sys.executable, __file__], env=env, text=True))
-
-
-@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
+@each_isa
 def test_instruction_sets_are_bit_equal(capability):
-    best = run_with(None)
-    order = ["default", "avx2", "avx512"]
-    if order.index(capability) > order.index(best["capability"]):
-        pytest.skip(f"this machine has no {capability}")
-    other = run_with(capability)
-    assert other["capability"] == capability
-    assert other["found"] == best["found"]
-    assert len(best["found"]) == 72
+    check_instruction_sets(__file__, capability, cases=72)
 
 
 if __name__ == "__main__":
-    print(json.dumps(fingerprints()))
+    print_fingerprints(fingerprints())

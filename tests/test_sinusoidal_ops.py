@@ -1,16 +1,9 @@
 """The dispatcher ops: opcheck, meta tensors, torch.compile, export, and bits across processes."""
 
-import functools
-import hashlib
-import json
-import os
-import pathlib
-import subprocess
-import sys
-
 import oracle_sinusoidal as oracle
 import pytest
 import torch
+from isa_bits import check_instruction_sets, digest, each_isa, print_fingerprints
 from rope_cases import DTYPES, VIEWS, assert_bits, name, threads, uniform
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -147,10 +140,6 @@ def test_order_and_chunks_do_not_change_the_bits():
             assert_bits(sinusoidal_table(positions, 30), whole)
 
 
-def digest(tensor):
-    return hashlib.sha256(tensor.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
-
-
 def fingerprints():
     """{case: hash} of a fixed set of calls; every instruction set must print the same."""
     found = {}
@@ -167,31 +156,14 @@ def fingerprints():
                 found["add " + case] = digest(add_sinusoidal(x, scale=0.7, offset=9999, **options))
                 strided = VIEWS["last_stride_2"](x)
                 found["strided " + case] = digest(add_sinusoidal(strided, offset=9, **options))
-    return {"capability": posenc_ext._C.cpu_capability(), "found": found}
+    return found
 
 
-@functools.cache
-def run_with(capability):
-    """fingerprints() in a fresh process that was asked for the capability (None: the best)."""
-    env = {k: v for k, v in os.environ.items() if k != "ATEN_CPU_CAPABILITY"}
-    if capability:
-        env["ATEN_CPU_CAPABILITY"] = capability
-    env["PYTHONPATH"] = str(pathlib.Path(posenc_ext.__file__).resolve().parent.parent)
-    return json.loads(subprocess.check_output([sys.executable, __file__], env=env, text=True))
-
-
-@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
+@each_isa
 def test_instruction_sets_are_bit_equal(capability):
-    best = run_with(None)
-    order = ["default", "avx2", "avx512"]
-    if order.index(capability) > order.index(best["capability"]):
-        pytest.skip(f"this machine has no {capability}")
-    other = run_with(capability)
-    assert other["capability"] == capability
-    assert other["found"] == best["found"]
-    assert len(best["found"]) > 100
+    check_instruction_sets(__file__, capability, cases=100)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)  # many small calls
-    print(json.dumps(fingerprints()))
+    print_fingerprints(fingerprints())
