@@ -2,7 +2,8 @@
 
 Every row first checks its results against a float64 reference, then times ours and the limit in
 turns in one process, and prints their ratio beside its target. Rows that allocate their result
-are timed under three settings of the allocator, since new pages cost more than the rotation.
+are timed under three settings of the allocator, since new pages cost more than the rotation; the
+targets are for the first, the allocator as it comes.
 """
 
 import argparse
@@ -82,7 +83,8 @@ def run_under(allocator: str, names: Iterable[str], arguments: argparse.Namespac
         raise WrongResult(f"the rows under {allocator} failed with status {done.returncode}")
     for line in done.stdout.splitlines():
         row = Row(**json.loads(line))
-        yield dataclasses.replace(row, case=f"{row.case}, {allocator}")
+        case = f"{row.case}, {allocator}"
+        yield dataclasses.replace(row, case=case, judged=allocator == "plain")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -139,11 +141,12 @@ def main() -> int:
                 skipped.append(f"skipped {name}: {reason}")
 
     print_table(rows, judged=not arguments.quick)
-    missed = [row for row in rows if not row.met]
+    held = [row for row in rows if row.judged]
+    missed = [row for row in held if not row.met]
     if arguments.quick:
         print("\nquick sizes, only to see that all runs: the targets are for the full ones")
     else:
-        print(f"\n{len(rows) - len(missed)} of {len(rows)} targets met")
+        print(f"\n{len(held) - len(missed)} of {len(held)} targets met")
     for line in skipped:
         print(line)
     if arguments.json:
