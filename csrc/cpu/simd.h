@@ -189,8 +189,7 @@ struct Wide {
   }
   template <bool streamed = false>
   static inline void store(bf16* p, __m256 r) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p),
-                     low_halves(_mm256_srli_epi32(round_bf16(r), 16)));
+    put<streamed>(p, low_halves(_mm256_srli_epi32(round_bf16(r), 16)));
   }
   template <bool streamed = false>
   static inline void store(f16* p, __m256 r) {
