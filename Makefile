@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PATH := $(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check lint cmake-test install-test clean
+.PHONY: help demo test bench check lint cmake-test smoke install-test clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -32,7 +32,7 @@ test: $(BUILT) ## set up, then run the tests under each instruction set this mac
 bench: $(BUILT) ## set up, then measure speed beside a copy of the same bytes
 	$(BIN)/python -m bench $(ARGS)
 
-check: lint test cmake-test install-test ## all that CI checks
+check: lint test cmake-test smoke install-test ## all that CI checks
 
 lint: $(DEV) ## formatting, lint and types
 	ruff format --check .
@@ -47,6 +47,10 @@ cmake-test: $(DEV) ## build with CMake and run the tests on that module
 	cmake --build build/cmake $(if $(MAX_JOBS),-j $(MAX_JOBS))
 	PYTHONPATH=$(CURDIR)/build/cmake/python POSENC_MODULE_DIR=$(CURDIR)/build/cmake/python/posenc_ext \
 	  pytest $(ARGS)
+
+smoke: $(DEV) ## the demo and the bench at small sizes: do they run?
+	$(BIN)/python examples/demo.py --quick
+	$(BIN)/python -m bench --quick
 
 install-test: $(DEV) ## pip install in all its ways, in fresh environments (minutes)
 	pytest -m slow tests/test_install.py
