@@ -168,8 +168,8 @@ RopeAxes check_rope(const char* op, RopeInput x, const RopeOptions<Int>& options
   if (!per_token && !options.positions && !options.offsets && !options.cu_seqlens) {
     const Int rows = sizes_of<Int>(options.cos)[0];
     POSENC_CHECK_INDEX(options.offset >= 0 && options.offset <= rows - length, op,
-                       "cos must have a row for each of the S = ", length,
-                       " positions from offset = ", options.offset, ", got L = ", rows);
+                       "cos must have a row for each of the S = ", length, " positions of ", x.name,
+                       " from offset = ", options.offset, ", got L = ", rows);
   }
   Int sequences = batch;
   if (options.cu_seqlens) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os.path
 import re
 
 import torch
@@ -36,8 +37,9 @@ try:
     import posenc_ext._C as _C
 except ModuleNotFoundError as error:
     raise ImportError(
-        "posenc_ext has no native module here: install it with `pip install .` (or import it from "
-        "outside its source folder)."
+        f"posenc_ext has no native module here, in {os.path.dirname(__file__)}: if this is the "
+        "source folder and posenc_ext is installed, start Python from another folder; if it is "
+        "not, `pip install .` builds it."
     ) from error
 except ImportError as error:
     if _built_for() == _public(torch.__version__):

@@ -28,11 +28,12 @@ def number(op: str, name: str, value: Any) -> float:
     return result
 
 
-def integer(op: str, name: str, value: Any) -> int:
+def integer(op: str, name: str, value: Any, kind: str = "an int") -> int:
+    """An int from what has an index. `kind` is what else the caller takes, for the message."""
     if isinstance(value, int) and not isinstance(value, bool):
         result = value  # not through operator.index, which makes a traced length a constant
     elif isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
-        raise error(TypeError, op, f"{name} must be an int, got {type(value).__name__}")
+        raise error(TypeError, op, f"{name} must be {kind}, got {type(value).__name__}")
     else:
         result = operator.index(value)
     if not torch.compiler.is_compiling() and not -(2**63) <= result < 2**63:

@@ -52,6 +52,9 @@ class RotaryArguments(NamedTuple):
 def rotary_arguments(
     config: Any, layer_type: str | None = None, interleaved: bool | None = None
 ) -> RotaryArguments:
+    if config is None or isinstance(config, (str, bytes, int, float, list, tuple)):
+        got = type(config).__name__
+        raise error(TypeError, OP, f"config must be a config object or a dict, got {got}")
     text = _get(config, "text_config")
     config = config if text is None else text
     model_type = str(_get(config, "model_type") or "").removesuffix("_text")

@@ -169,7 +169,7 @@ class RotaryPositionalEmbedding(nn.Module):
             ``[n, R/2]`` or ``[..., R/2]``. Treat it as read-only.
         """
         if not isinstance(positions, Tensor):
-            n = integer(OP, "positions", positions)
+            n = integer(OP, "positions", positions, "an int or a tensor")
             if n < 0:
                 raise error(ValueError, OP, f"positions must not be negative as an int, got {n}")
             where = torch.device(device or "cpu")

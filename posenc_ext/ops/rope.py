@@ -50,10 +50,14 @@ def apply_rope(
             names. Any strides. Head counts may differ. Lengths may differ if rows come from
             `offset`: both then start there. With `k` None this is :func:`rope` of `q`.
         cos, sin: ``[L, R/2]``, rows picked by position, or ``[B, S, R/2]`` (or ``[1, S, R/2]``),
-            one row per token. R <= D. float32 or the dtype of `q`. A complex `cos` alone is
-            ``cos + i*sin`` and implies `interleaved`, as in the LLaMA code.
+            one row per token. R, the number of channels to rotate, is at most D. float32 or the
+            dtype of `q`; float32 keeps more bits. A full-width Hugging Face table repeats its
+            columns and must be halved: ``cos[..., :R // 2]``. With R of at most D/2 it would
+            otherwise be taken for one of twice the R. A complex `cos` alone is ``cos + i*sin`` and
+            implies `interleaved`, as in the LLaMA code.
         layout: "bshd", "bhsd", "sbhd", "thd" (packed), or without batch or heads "shd", "hsd",
-            "bsd", "sbd", "sd". It is never guessed from sizes.
+            "bsd", "sbd", "sd". It is never guessed from sizes, so a wrong one is found only where
+            the table is too short for it.
         positions: int32 or int64 ``[S]`` or ``[B, S]``, rows of the table. Default ``0 .. S-1``.
         offset: added to the default positions: an int, or an integer tensor ``[]`` or ``[B]``.
         cu_seqlens: int32 or int64 ``[N + 1]`` for layout "thd": sequence i is tokens
@@ -61,7 +65,9 @@ def apply_rope(
             which may be ``[N]``).
         interleaved: which channels form a pair, see above.
         inverse: rotate by the negative angles.
-        inplace: write the result into `q` and `k` and return them.
+        inplace: write the result into `q` and `k` and return them. To train, take them from a
+            fused projection as slices: torch lets nobody write into the views of split, chunk and
+            unbind.
 
     Returns:
         The rotated `q` and `k`, with the shape and dtype of the inputs and, if those are dense,

@@ -94,7 +94,7 @@ def rope_table(
             raise error(TypeError, op, f"positions must be a dense tensor, got {positions.layout}")
         positions = positions.to(device or positions.device)
     else:
-        n = integer(op, "positions", positions)
+        n = integer(op, "positions", positions, "an int or a tensor")
         if n < 0:
             raise error(ValueError, op, f"positions must not be negative as an int, got {n}")
         positions = torch.arange(n, dtype=torch.int64, device=device or inv_freq.device)

@@ -136,7 +136,7 @@ def add_sinusoidal(
     if isinstance(offset, Tensor):
         offsets, offset = offset, 0
     else:
-        offset = integer(op, "offset", offset)
+        offset = integer(op, "offset", offset, "an int or a tensor")
         if not isinstance(offset, torch.SymInt) and not -(2**62) <= offset <= 2**62:
             raise error(ValueError, op, f"offset must be between -2^62 and 2^62, got {offset}")
     dim = x.shape[-1] if x.dim() else 0

@@ -49,7 +49,7 @@ def positions_of(op: str, name: str, value: Any, device: Any) -> Tensor:
                 TypeError, op, f"{name} must be int32, int64 or floating, got {value.dtype}"
             )
         return value.to(device or value.device)
-    n = integer(op, name, value)
+    n = integer(op, name, value, "an int or a tensor")
     if n < 0:
         raise error(ValueError, op, f"{name} must not be negative as an int, got {n}")
     return torch.arange(n, dtype=torch.int64, device=device)
