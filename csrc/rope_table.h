@@ -6,6 +6,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "checks.h"
+#include "rope.h"  // check_allocated
 #include "strides.h"
 
 namespace posenc {
@@ -29,6 +30,8 @@ c10::SmallVector<Int, 4> check_rope_table_inputs(const at::Tensor& positions,
   POSENC_CHECK_VALUE(inv_freq.device() == positions.device(), op,
                      "inv_freq must be on the device of positions (", positions.device(), "), got ",
                      inv_freq.device());
+  check_allocated<Int>(op, "positions", positions);
+  check_allocated<Int>(op, "inv_freq", inv_freq);
   POSENC_CHECK_TYPE(
       dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16 || dtype == at::kHalf,
       op, "dtype must be float32, float64, bfloat16 or float16, got ", dtype);

@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "checks.h"
+#include "rope.h"  // check_allocated
 #include "strides.h"
 
 namespace posenc {
@@ -32,8 +33,9 @@ void check_sinusoidal_frequencies(const char* op, const at::Tensor& frequencies,
                      "frequencies must be on the device of ", name, " (", other.device(), "), got ",
                      frequencies.device());
   const auto given = sizes_of<Int>(frequencies);
-  POSENC_CHECK_VALUE(given.size() == 1 && (given[0] == dim / 2 || given[0] == (dim + 1) / 2), op,
+  POSENC_CHECK_VALUE(given.size() == 1 && (given[0] == dim / 2 || given[0] == dim - dim / 2), op,
                      "frequencies must have shape [D/2] for D = ", dim, ", got ", given);
+  check_allocated<Int>(op, "frequencies", frequencies);
 }
 
 // Returns the sizes of the table, [..., dim] for positions [...].
@@ -47,6 +49,7 @@ c10::SmallVector<Int, 4> check_sinusoidal_table(const at::Tensor& positions,
                     "positions must be int32, int64 or floating, got ", type);
   POSENC_CHECK_TYPE(positions.layout() == at::kStrided, op,
                     "positions must be a dense tensor, got ", positions.layout());
+  check_allocated<Int>(op, "positions", positions);
   POSENC_CHECK_VALUE(dim >= 0, op, "dim must not be negative, got ", dim);
   check_sinusoidal_frequencies<Int>(op, frequencies, dim, "positions", positions);
   POSENC_CHECK_TYPE(
@@ -75,6 +78,7 @@ void check_add_sinusoidal(const at::Tensor& x, const at::Tensor& frequencies,
   const auto size = sizes_of<Int>(x);
   POSENC_CHECK_VALUE(size.size() == 2 || size.size() == 3, op,
                      "x must have shape [B, S, D] or [S, D], got ", size);
+  check_allocated<Int>(op, "x", x);
   check_sinusoidal_frequencies<Int>(op, frequencies, size.back(), "x", x);
   POSENC_CHECK_VALUE(std::isfinite(scale), op, "scale must be finite, got ", scale);
   if (!offsets) return;
@@ -84,6 +88,7 @@ void check_add_sinusoidal(const at::Tensor& x, const at::Tensor& frequencies,
                     offsets->layout());
   POSENC_CHECK_VALUE(offsets->device() == x.device(), op, "offset must be on the device of x (",
                      x.device(), "), got ", offsets->device());
+  check_allocated<Int>(op, "offset", *offsets);
   const auto given = sizes_of<Int>(*offsets);
   const Int batch = size.size() == 3 ? size[0] : Int(1);
   POSENC_CHECK_VALUE(given.empty() || (given.size() == 1 && given[0] == batch), op,

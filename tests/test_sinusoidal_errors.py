@@ -168,13 +168,69 @@ def test_devices_must_agree():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("op", ["add_sinusoidal", "sinusoidal_table"])
-def test_sparse_tensors_are_refused(op):
-    args = {"add_sinusoidal": (X,), "sinusoidal_table": (P.double(), 8)}[op]
-    with pytest.raises((TypeError, NotImplementedError)):  # by the dispatcher: no such kernel
-        getattr(posenc_ext, op)(args[0].to_sparse(), *args[1:])
+NOT_DENSE = {
+    "sparse": lambda: X.to_sparse(),
+    "quantized": lambda: torch.quantize_per_tensor(X, 1.0, 0, torch.qint8),
+    "nested": lambda: torch.nested.nested_tensor([X[0], X[1]]),
+}
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch on both
+@pytest.mark.parametrize("kind", NOT_DENSE)
+def test_tensors_that_are_not_dense_are_refused(kind):
+    t = NOT_DENSE[kind]()
+    for op, argument, call in (
+        ("add_sinusoidal", "x", lambda: posenc_ext.add_sinusoidal(t)),
+        ("add_sinusoidal", "offset", lambda: posenc_ext.add_sinusoidal(X, offset=t)),
+        ("sinusoidal_table", "positions", lambda: posenc_ext.sinusoidal_table(t, 8)),
+        ("timestep_embedding", "timesteps", lambda: posenc_ext.timestep_embedding(t, 8)),
+        ("rope_table", "positions", lambda: posenc_ext.rope_table(t, W)),
+        ("rope_table", "inv_freq", lambda: posenc_ext.rope_table(3, t)),
+    ):
+        refused(call, op, TypeError, argument, ["dense"])
+
+
+def freed(t):
+    t = t.clone()
+    t.untyped_storage().resize_(t.element_size())  # what is left would be read beyond its end
+    return t
+
+
+def test_storage_must_hold_the_tensor():
+    table = (8, True, False, torch.float32)
+    for op, argument, call in (
+        ("add_sinusoidal", "x", lambda: posenc_ext.add_sinusoidal(freed(X))),
+        ("add_sinusoidal", "offset", lambda: posenc_ext.add_sinusoidal(X, offset=freed(P[:2]))),
+        ("add_sinusoidal", "frequencies",
+         lambda: OPS.add_sinusoidal(X, freed(W), None, 0, 1.0, True, False)),
+        ("sinusoidal_table", "positions", lambda: posenc_ext.sinusoidal_table(freed(P), 8)),
+        ("sinusoidal_table", "frequencies", lambda: OPS.sinusoidal_table(P, freed(W), *table)),
+        ("rope_table", "positions", lambda: posenc_ext.rope_table(freed(P), W)),
+        ("rope_table", "inv_freq", lambda: posenc_ext.rope_table(3, freed(W))),
+    ):  # fmt: skip
+        refused(call, op, ValueError, argument, ["storage of at least"])
+
+
+def test_a_width_beyond_memory_fails_at_once():
+    # Not after the frequencies of all its columns have been computed.
+    for call in (
+        lambda: posenc_ext.sinusoidal_table(1, 2**56),
+        lambda: posenc_ext.add_sinusoidal(torch.ones(1, 1).expand(1, 2**56)),
+    ):
+        with pytest.raises(RuntimeError, match="allocate"):
+            call()
+
+
+def test_many_frequencies():
+    n = 70000  # more than are kept between calls
+    for count in (n, 3, n):
+        got = OPS.sinusoidal_frequencies(X, count, 10.0, float(n))
+        right = torch.tensor([10.0 ** (-i / n) for i in range(count)], dtype=torch.float64)
+        torch.testing.assert_close(got, right, rtol=1e-15, atol=0)
+
+
+TOKENS = torch.ones(2, 5, dtype=torch.int64)
+# fmt: off
 FORWARD = [
     (TypeError, "x", [], {}, {"x": [1.0]}),
     (ValueError, "x", ["8", "[2, 5, 6]"], {}, {"x": X[..., :6]}),
@@ -184,7 +240,26 @@ FORWARD = [
     (TypeError, "tokens", ["float32"], {"padding_idx": 1}, {"tokens": torch.ones(2, 5)}),
     (ValueError, "tokens", ["[2, 4]"], {"padding_idx": 1}, {"tokens": torch.ones(2, 4).long()}),
     (TypeError, "offset", ["float"], {"max_len": 9}, {"offset": 1.0}),
+    (TypeError, "x", ["int64"], {"padding_idx": 1}, {"x": X.long(), "tokens": TOKENS}),
+    (TypeError, "offset", ["str"], {"padding_idx": 1}, {"tokens": TOKENS, "offset": "1"}),
+    (TypeError, "offset", ["float"], {"padding_idx": 1}, {"tokens": TOKENS, "offset": 1.5}),
+    (TypeError, "offset", ["float32"], {"padding_idx": 1},
+     {"tokens": TOKENS, "offset": torch.ones(2)}),
+    (ValueError, "offset", ["[2]", "[5]"], {"padding_idx": 1},
+     {"tokens": TOKENS, "offset": torch.arange(5)}),
+    # Would broadcast to a batch of 3.
+    (ValueError, "offset", ["[1]", "[3]"], {"padding_idx": 1},
+     {"x": X[:1], "tokens": TOKENS[:1], "offset": torch.arange(3)}),
 ]
+
+
+# fmt: on
+
+
+def test_offset_of_one_sequence_with_padding():
+    module = posenc_ext.SinusoidalPositionalEncoding(8, padding_idx=0)
+    y = module(X[0], tokens=TOKENS[0], offset=torch.tensor([3]))
+    assert torch.equal(y, module(X[0], tokens=TOKENS[0], offset=3))
 
 
 @pytest.mark.parametrize(("exception", "argument", "fragments", "options", "change"), FORWARD)

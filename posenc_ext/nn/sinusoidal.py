@@ -97,6 +97,7 @@ class SinusoidalPositionalEncoding(nn.Module):
     def _add_tokens(self, x: Tensor, offset: int | Tensor, tokens: Tensor) -> Tensor:
         padding = self.padding_idx
         assert padding is not None
+        offset = self._checked_offset(offset, tokens)
         self._check_length(offset, x.shape[-2], padding + 1)
         real = tokens != padding
         start = offset.unsqueeze(-1) if isinstance(offset, Tensor) and offset.dim() else offset
@@ -125,6 +126,12 @@ class SinusoidalPositionalEncoding(nn.Module):
         if (tokens is None) != (self.padding_idx is None):
             rule = "be given with padding_idx" if tokens is None else "be None without padding_idx"
             raise error(ValueError, _OP, f"tokens must {rule}, got {_name(tokens)}")
+        if not x.is_floating_point():
+            raise error(
+                TypeError,
+                _OP,
+                f"x must be float32, float64, bfloat16 or float16, got {x.dtype}",
+            )
         if tokens is None:
             return
         if not isinstance(tokens, Tensor) or tokens.dtype not in (torch.int32, torch.int64):
@@ -135,6 +142,21 @@ class SinusoidalPositionalEncoding(nn.Module):
                 _OP,
                 f"tokens must have shape {list(x.shape[:-1])}, got {list(tokens.shape)}",
             )
+
+    def _checked_offset(self, offset: Any, tokens: Tensor) -> int | Tensor:
+        """What add_sinusoidal would accept, so that both ways of counting accept the same."""
+        if not isinstance(offset, Tensor):
+            return integer(_OP, "offset", offset)
+        if offset.dtype not in (torch.int32, torch.int64):
+            raise error(TypeError, _OP, f"offset must be int32 or int64, got {offset.dtype}")
+        batch = tokens.shape[0] if tokens.dim() == 2 else 1
+        if offset.dim() and list(offset.shape) != [batch]:
+            raise error(
+                ValueError,
+                _OP,
+                f"offset must be an int or have shape [B] = [{batch}], got {list(offset.shape)}",
+            )
+        return offset if tokens.dim() == 2 else offset.reshape(())
 
     def _check_length(self, offset: int | Tensor, length: int, first: int = 0) -> None:
         if self.max_len is None or length == 0:

@@ -12,6 +12,7 @@ from torch.autograd.function import Function
 
 from ..arguments import check_precision, error, integer, number
 from .mrope import by_axes, check_axes, section_axes
+from .rope_options import check_tensors
 
 _ops = torch.ops.posenc_ext
 _TABLE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -74,8 +75,7 @@ def rope_table(
     """
     op = "rope_table"
     check_precision(op, precision)
-    if not isinstance(inv_freq, Tensor):
-        raise error(TypeError, op, f"inv_freq must be a tensor, got {type(inv_freq).__name__}")
+    check_tensors(op, inv_freq=inv_freq)
     if inv_freq.dtype not in (torch.float64, torch.float32):
         raise error(
             TypeError,
@@ -90,8 +90,7 @@ def rope_table(
     factor = number(op, "attention_factor", attention_factor)
     given = positions
     if isinstance(positions, Tensor):
-        if positions.layout != torch.strided:
-            raise error(TypeError, op, f"positions must be a dense tensor, got {positions.layout}")
+        check_tensors(op, positions=positions)
         positions = positions.to(device or positions.device)
     else:
         n = integer(op, "positions", positions, "an int or a tensor")

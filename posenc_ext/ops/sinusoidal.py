@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import error, integer, number
+from .rope_options import check_tensors
 from .sinusoidal_autograd import add
 from .sinusoidal_options import (
     base_of,
@@ -128,12 +129,12 @@ def add_sinusoidal(
     incoming one. Autocast does not change the result.
     """
     op = "add_sinusoidal"
-    if not isinstance(x, Tensor):
-        raise error(TypeError, op, f"x must be a tensor, got {type(x).__name__}")
+    check_tensors(op, x=x)
     how = convention_of(op, convention)
     scale, base = number(op, "scale", scale), base_of(op, "base", base)
     offsets: Tensor | None = None
     if isinstance(offset, Tensor):
+        check_tensors(op, offset=offset)
         offsets, offset = offset, 0
     else:
         offset = integer(op, "offset", offset, "an int or a tensor")

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..arguments import error, integer, number
+from .rope_options import check_tensors
 from .rope_table import table
 from .sinusoidal_autograd import differentiated
 
@@ -44,6 +45,7 @@ def convention_of(op: str, name: Any) -> Convention:
 
 def positions_of(op: str, name: str, value: Any, device: Any) -> Tensor:
     if isinstance(value, Tensor):
+        check_tensors(op, **{name: value})
         if value.dtype not in (torch.int32, torch.int64) and not value.is_floating_point():
             raise error(
                 TypeError, op, f"{name} must be int32, int64 or floating, got {value.dtype}"
