@@ -126,7 +126,7 @@ def xpos_table(
                 )
     if not isinstance(centre, Tensor):
         centre = number(op, "centre", centre)
-    powers = ((where - centre).double() / base).unsqueeze(-1)
+    powers = ((where.double() - centre) / base).unsqueeze(-1)
     log_scale = powers * zeta.to(cos.device, torch.float64).log()
     up, down = log_scale.clamp(max=limit).exp(), (-log_scale).clamp(max=limit).exp()
     return XPosTable(*((table * s).to(dtype) for s in (up, down) for table in (cos, sin)))

@@ -89,6 +89,20 @@ def test_default_centre_and_its_limit():
         xpos_table(5000, INV_FREQ, dtype=torch.float16)
 
 
+@pytest.mark.parametrize("default", [torch.float32, torch.bfloat16])
+def test_distances_from_the_centre_are_exact(default):
+    far = 2**24  # where float32 misses the odd ones
+    still = torch.zeros(4, dtype=torch.float64)
+    near = xpos_table(torch.arange(1000), still, centre=0, dtype=torch.float64)
+    torch.set_default_dtype(default)
+    try:
+        table = xpos_table(far + torch.arange(1000), still, centre=far, dtype=torch.float64)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for a, b in zip(table, near, strict=True):
+        assert_bits(a, b)
+
+
 def test_gradients():
     f = rope_frequencies(8).inv_freq.requires_grad_()
     zeta = xpos_zeta(8).requires_grad_()
