@@ -151,8 +151,19 @@ def test_fixed_slopes_are_not_cast_nor_saved():
     assert_bits(module.float().slopes, right)
     with torch.device("meta"):
         module = posenc_ext.ALiBiAttention(D_MODEL, HEADS)
+        assert_bits(posenc_ext.ALiBiAttention(D_MODEL, HEADS, device="cpu").slopes, right)
+        other = posenc_ext.ALiBiAttention(D_MODEL, HEADS)
+        assert_bits(other.to_empty(device="cpu").slopes, right)
     assert module.slopes.device.type == "meta"
     assert_bits(module.to_empty(device="cpu").slopes, right)
+
+
+def test_moved_in_inference_mode_then_trained():
+    module = posenc_ext.ALiBiAttention(D_MODEL, HEADS, dtype=F64)
+    with torch.inference_mode():
+        module.to("cpu")  # leaves the weights as they are
+    module(uniform((1, 5, D_MODEL), F64)).sum().backward()
+    assert module.qkv.weight.grad is not None
 
 
 def test_learned_slopes():

@@ -198,6 +198,8 @@ def test_module_refusals():
     keep = torch.ones(2, 4, dtype=torch.bool)
     calls = [
         (ValueError, "d_model", lambda: posenc_ext.ALiBiAttention(12, 5)),
+        (TypeError, "x", lambda: attention(x.long())),
+        (TypeError, "past", lambda: attention(x, past=(torch.zeros(2, 3, 1, 4).double(),) * 2)),
         (ValueError, "d_model", lambda: posenc_ext.ALiBiAttention(0, 1)),
         (ValueError, "num_heads", lambda: posenc_ext.ALiBiAttention(12, 0)),
         (TypeError, "num_heads", lambda: posenc_ext.ALiBiAttention(12, 3.0)),

@@ -99,6 +99,9 @@ class ALiBiAttention(nn.Module):
         self._check(x, key_padding_mask, past)
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         if past is not None:
+            if {t.dtype for t in past} != {k.dtype}:
+                text = f"past must have the dtype of the keys ({k.dtype}), got {past[0].dtype}"
+                raise error(TypeError, "ALiBiAttention", text)
             k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
         attend = self._fused if self.query_block is None else self._in_blocks
         y = self.out(attend(q, k, v, key_padding_mask).transpose(1, 2).flatten(2))
@@ -152,9 +155,10 @@ class ALiBiAttention(nn.Module):
     def _fixed_slopes(self) -> Tensor:
         weight = self.out.weight
         dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
-        return alibi_slopes(
-            self.num_heads, max_bias=self.max_bias, dtype=dtype, device=weight.device
-        )
+        with torch.inference_mode(False):  # a module may train after it
+            return alibi_slopes(
+                self.num_heads, max_bias=self.max_bias, dtype=dtype, device=weight.device
+            )
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ALiBiAttention:
         """Made anew rather than cast or copied: also right after `to_empty` and `half`."""
@@ -171,6 +175,8 @@ class ALiBiAttention(nn.Module):
                     "ALiBiAttention",
                     f"{name} must be a tensor, got {type(value).__name__}",
                 )
+        if not x.is_floating_point():
+            raise error(TypeError, "ALiBiAttention", f"x must be floating, got {x.dtype}")
         if x.dim() != 3 or x.shape[2] != self.d_model:
             raise _value_error(
                 f"x must have shape [B, S, d_model] with d_model = {self.d_model}, got "

@@ -57,7 +57,7 @@ def alibi_slopes(
     if size != num_heads:
         steps = [*range(2, size + 1, 2), *range(1, size + 1, 2)][:num_heads]
     slopes = [2.0 ** (-max_bias * k / size) for k in steps]
-    return torch.tensor(slopes, dtype=torch.float64).to(dtype=dtype, device=device)
+    return torch.tensor(slopes, dtype=torch.float64, device=device).to(dtype)
 
 
 def alibi_bias(
