@@ -205,6 +205,6 @@ def axial_positions(
 
 
 def _variant(op: str, variant: str) -> _Variant:
-    if variant not in VARIANTS:
+    if variant not in list(VARIANTS):
         raise error(ValueError, op, f"variant must be one of {list(VARIANTS)}, got {variant!r}")
     return VARIANTS[variant]

@@ -103,7 +103,7 @@ def _rule(config: Any, layer_type: str | None) -> dict[str, Any]:
     layers = sorted(key for key, value in rules.items() if isinstance(value, Mapping))
     if not layers:
         return rules
-    if layer_type not in rules or layer_type is None:
+    if layer_type is None or layer_type not in list(rules):
         raise error(
             ValueError,
             OP,

@@ -54,14 +54,23 @@ class Request(NamedTuple):
         """The base that leaves the highest frequency alone and divides the lowest by `growth`."""
         if self.dim <= 2:
             raise value_error(f"dim must be more than 2 for an NTK rule, got {self.dim}")
-        return self.base * float(growth ** (self.dim / (self.dim - 2)))
+        try:
+            return self.base * float(growth ** (self.dim / (self.dim - 2)))
+        except OverflowError:
+            raise value_error(f"factor must leave the base finite, got {growth}") from None
 
     def index_ramp(self, length: float, fast: float, slow: float, truncate: bool = True) -> Tensor:
         """[dim/2]: 0 for what turns more than `fast` times in `length`, 1 for less than `slow`
         times, linear in the index between. With `truncate` the two ends are whole indices."""
 
         def index(turns: float) -> float:
-            return self.dim * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+            ratio = length / (turns * 2 * math.pi)
+            if not 0 < ratio < math.inf:
+                raise value_error(
+                    "original_max_position_embeddings must be of a size that goes with the numbers "
+                    f"of turns, got {length} for {turns} turns"
+                )
+            return self.dim * math.log(ratio) / (2 * math.log(self.base))
 
         if self.base == 1:
             raise value_error("base must not be 1 for a rule that blends by index, got 1")

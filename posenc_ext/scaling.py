@@ -198,6 +198,11 @@ class LongRoPE(Rule):
             raise value_error(
                 "factor must be given (or attention_factor, or max_position_embeddings), got none"
             )
+        if scale is None and original <= 1:
+            raise value_error(
+                "original_max_position_embeddings must be more than 1 (or attention_factor given), "
+                f"got {original}"
+            )
         if scale is None:
             stretch = max(self.factor or 1.0, 1.0)
             scale = math.sqrt(1 + math.log(stretch) / math.log(original))
@@ -237,6 +242,10 @@ class Proportional(Rule):
     factor: float = 1.0
 
     def __call__(self, at: Request) -> RopeFrequencies:
+        if self.partial_rotary_factor > 1:
+            raise value_error(
+                f"partial_rotary_factor must be at most 1, got {self.partial_rotary_factor}"
+            )
         rotated = int(self.partial_rotary_factor * at.dim // 2)
         theta = at.unscaled() / self.factor
         theta[rotated:] = 0.0

@@ -133,6 +133,11 @@ def test_refusals():
         mrope_position_ids([(1, 3, 4)], spatial_merge_size=2)
     with pytest.raises(ValueError, match="segments must not be negative, got -1"):
         mrope_position_ids([-1])
+    for wrong in (None, 5, "12"):
+        with pytest.raises(TypeError, match=r"posenc_ext\.mrope_axes: sections must be a list"):
+            mrope_axes(wrong)
+        with pytest.raises(TypeError, match=r"posenc_ext\.mrope_position_ids: segments must "):
+            mrope_position_ids(wrong)
 
 
 # Vision grids.
@@ -202,6 +207,8 @@ def test_dinov3_normalization():
 def test_axial_refusals():
     with pytest.raises(ValueError, match="axial_positions: variant must be one of"):
         axial_rope_table(2, 2, 8, "dino")
+    with pytest.raises(ValueError, match="axial_positions: variant must be one of"):
+        axial_rope_table(2, 2, 8, ["pixel"])
     with pytest.raises(ValueError, match="dim must be a positive multiple of 4, got 6"):
         axial_rope_table(2, 2, 6)
     with pytest.raises(ValueError, match=r"merge_size must divide the grid \[3, 2\], got 2"):

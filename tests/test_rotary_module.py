@@ -1,5 +1,7 @@
 """RotaryPositionalEmbedding: what it computes, and how its table grows."""
 
+import math
+
 import pytest
 import torch
 from rope_cases import DTYPES, assert_bits, name, shape, uniform
@@ -206,6 +208,25 @@ def test_refusals():
         module.reserve(-1)
     with pytest.raises(ValueError, match=where + "positions must not be negative as an int"):
         module.table(-1)
+    with pytest.raises(ValueError, match=where + r"offset must be between -2\^62 and 2\^62"):
+        module(x, offset=2**62 + 1)
+    for argument, call in (
+        ("q", lambda: module([1.0])),
+        ("k", lambda: module(x, "k")),
+        ("seq_len", lambda: module(x, seq_len="5")),
+        ("seq_len", lambda: module(x, positions=torch.arange(5), seq_len=5.0)),
+        ("seq_len", lambda: module.frequencies("5")),
+        ("seq_len", lambda: module.table(5, seq_len="5")),
+    ):
+        with pytest.raises(TypeError, match=where + argument + " must be .*, got "):
+            call()
+    with pytest.raises(ValueError, match=where + r"q must have 4 dimensions.*got \[40\]"):
+        module(x[0, 0, 0])
+    with pytest.raises(ValueError, match=where + "seq_len must not be negative, got -3"):
+        module(x, seq_len=-3)
+    dynamic = make(scaling=DynamicNTK(2.0, 4))
+    with pytest.raises(ValueError, match=where + "positions must be finite .*, got nan"):
+        dynamic(x, positions=torch.tensor([0.0, 1.0, math.nan, 2.0, 3.0]))
     with pytest.raises(IndexError):
         module(x, offset=-1)
     with pytest.raises(ValueError, match="R <= D"):

@@ -15,7 +15,7 @@ from ..ops.mrope import by_axes, check_axes, section_axes
 from ..ops.rope import apply_rope, rope
 from ..ops.rope_frequencies import DEFAULT_BASE
 from ..ops.rope_table import rope_table
-from .rotary_positions import check_positions, default_positions, is_floating
+from . import rotary_positions as tokens
 from .rotary_tables import RotaryTables
 
 OP = "RotaryPositionalEmbedding"
@@ -126,7 +126,7 @@ class RotaryPositionalEmbedding(nn.Module):
 
     def frequencies(self, seq_len: int | None = None) -> RopeFrequencies:
         """``(inv_freq [R/2], attention_factor)`` for a sequence of this length."""
-        return self._tables.frequencies(seq_len)
+        return self._tables.frequencies(tokens.length_of(seq_len))
 
     def reserve(
         self,
@@ -168,6 +168,7 @@ class RotaryPositionalEmbedding(nn.Module):
         Returns:
             ``[n, R/2]`` or ``[..., R/2]``. Treat it as read-only.
         """
+        seq_len = tokens.length_of(seq_len)
         if not isinstance(positions, Tensor):
             n = integer(OP, "positions", positions, "an int or a tensor")
             if n < 0:
@@ -192,7 +193,7 @@ class RotaryPositionalEmbedding(nn.Module):
         self, positions: Tensor, seq_len: int | None, dtype: torch.dtype, multi_axis: bool
     ) -> tuple[Tensor, Tensor]:
         if seq_len is None and self._tables.by_length and positions.numel():
-            seq_len = int(positions.max()) + 1
+            seq_len = tokens.length_from(positions)
 
         def build(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
             return rope_table(
@@ -238,6 +239,8 @@ class RotaryPositionalEmbedding(nn.Module):
         Returns:
             The rotated `q`, or ``(q, k)`` if `k` is given.
         """
+        tokens.check_inputs(q, k, self.layout)
+        offset, seq_len = tokens.offset_of(offset), tokens.length_of(seq_len)
         double = q.dtype == torch.float64
         size = q.shape[self._length_axis]
         if k is not None:
@@ -246,14 +249,14 @@ class RotaryPositionalEmbedding(nn.Module):
             if cu_seqlens is not None and seq_len is None and self._tables.by_length:
                 seq_len = int(cu_seqlens.diff().max()) + int(offset)
             cos, sin, offset = self._rows(offset, size, seq_len, q.device, double)
-        elif seq_len is not None and self._axes is None and not is_floating(positions):
+        elif seq_len is not None and self._axes is None and not tokens.is_floating(positions):
             cos, sin, _ = self._tables.rows(0, seq_len, seq_len, q.device, double, seq_len)
         else:
             if positions is None:
-                positions = default_positions(offset, cu_seqlens, size, q.device)
+                positions = tokens.default_positions(offset, cu_seqlens, size, q.device)
                 multi_axis = False
             else:
-                check_positions(positions, size, offset, cu_seqlens)
+                tokens.check_positions(positions, size, offset, cu_seqlens)
                 multi_axis = self._axes is not None
             dtype = torch.float64 if double else torch.float32
             cos, sin = self._computed(positions.to(q.device), seq_len, dtype, multi_axis)

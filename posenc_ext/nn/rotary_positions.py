@@ -2,14 +2,67 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ..arguments import error
+from ..arguments import error, integer
 
 OP = "RotaryPositionalEmbedding"
+
+
+def check_inputs(q: Any, k: Any, layout: str) -> None:
+    for name, x in (("q", q), ("k", k)):
+        if x is None and name == "k":
+            continue
+        if not isinstance(x, Tensor):
+            raise error(TypeError, OP, f"{name} must be a tensor, got {type(x).__name__}")
+        if x.dim() != len(layout):
+            raise error(
+                ValueError,
+                OP,
+                f"{name} must have {len(layout)} dimensions for layout {layout!r}, got "
+                f"{list(x.shape)}",
+            )
+
+
+def length_of(seq_len: Any) -> int | None:
+    """A length that may be left out."""
+    if seq_len is None:
+        return None
+    if isinstance(seq_len, torch.SymInt):
+        return cast(int, seq_len)
+    length = integer(OP, "seq_len", seq_len)
+    if length < 0:
+        raise error(ValueError, OP, f"seq_len must not be negative, got {length}")
+    return length
+
+
+def offset_of(offset: Any) -> Any:
+    """An int far enough from the ends of int64, or a tensor."""
+    if isinstance(offset, (Tensor, torch.SymInt)):
+        return offset
+    if isinstance(offset, bool) or not (isinstance(offset, int) or hasattr(offset, "__index__")):
+        text = f"offset must be an int or a tensor, got {type(offset).__name__}"
+        raise error(TypeError, OP, text)
+    offset = integer(OP, "offset", offset)
+    if not torch.compiler.is_compiling() and not -(2**62) <= offset <= 2**62:
+        raise error(ValueError, OP, f"offset must be between -2^62 and 2^62, got {offset}")
+    return offset
+
+
+def length_from(positions: Tensor) -> int:
+    """The length of a sequence with these positions, for the rules that depend on it."""
+    largest = positions.max().item()
+    if not math.isfinite(largest):
+        raise error(
+            ValueError,
+            OP,
+            f"positions must be finite for a rule that depends on the length, got {largest}",
+        )
+    return int(largest) + 1
 
 
 def is_floating(positions: Tensor | None) -> bool:

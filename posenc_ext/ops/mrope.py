@@ -7,7 +7,7 @@ https://arxiv.org/abs/2511.21631; ERNIE 4.5 technical report.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -46,6 +46,9 @@ def mrope_axes(sections: Sequence[int], order: str = "chunked") -> Tensor:
 
 def _axes(sections: Sequence[int], order: str) -> list[int]:
     op = "mrope_axes"
+    if isinstance(sections, str) or not isinstance(sections, Sequence):
+        got = type(sections).__name__
+        raise error(TypeError, op, f"sections must be a list of sizes, got {got}")
     sizes = [integer(op, "sections", size) for size in sections]
     if order not in ORDERS:
         raise error(ValueError, op, f"order must be one of {list(ORDERS)}, got {order!r}")
@@ -191,6 +194,8 @@ def mrope_position_ids(
     if merge <= 0 or interval < 0:
         name, value = ("spatial_merge_size", merge) if merge <= 0 else ("time_interval", interval)
         raise error(ValueError, op, f"{name} must be positive, got {value}")
+    if isinstance(segments, str) or not isinstance(segments, Iterable):
+        raise error(TypeError, op, f"segments must be a list, got {type(segments).__name__}")
     rows: list[tuple[int, int, int]] = []
     start = 0
     for segment in segments:

@@ -128,10 +128,10 @@ def layer_keys(scaling: Mapping[str, Any], layer_type: str | None) -> dict[str, 
     layers = [key for key, value in scaling.items() if isinstance(value, Mapping)]
     chosen: Mapping[str, Any] = {}
     if layers:
-        if layer_type is None or layer_type not in scaling:
+        if layer_type is None or layer_type not in list(scaling):
             raise value_error(
-                f"layer_type must be one of {sorted(layers)} for a nested scaling dict, got "
-                f"{layer_type!r}"
+                f"layer_type must be one of {sorted(map(str, layers))} for a nested scaling dict, "
+                f"got {layer_type!r}"
             )
         if not isinstance(scaling[layer_type], Mapping):
             raise value_error(
