@@ -131,3 +131,12 @@ def test_compiled_and_exported_leave_nothing_behind():
         assert_bits(exported.module()(x), right)
         assert kept(module) == ([64] if ready else [])
         assert_bits(module(x), right)
+
+
+@pytest.mark.parametrize("longer", [False, True])
+def test_compiled_with_a_dict_of_a_rule_that_depends_on_the_length(longer):
+    keys = {"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 16}
+    module, x = make(scaling=keys), uniform((1, 6, 2, 32))
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
+    offset = 30 if longer else 3
+    assert_bits(compiled(x, offset=offset), make(scaling=keys)(x, offset=offset))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..frequencies import RopeFrequencies, Rule
-from ..ops.rope_frequencies import layer_keys, rope_frequencies, rule_of
+from ..ops.rope_frequencies import parsed, rope_frequencies
 from ..ops.rope_table import rope_table
 from ..scaling import DynamicNTK, LongRoPE
 
@@ -42,11 +42,10 @@ class RotaryTables:
     ) -> None:
         self._arguments = (dim, base, scaling, layer_type, precision)
         self.precision = precision
-        rule = scaling
+        # A dict is read once: a graph that is compiled could not read it.
+        self._rule = dim, base, rule = parsed(dim, base, scaling, layer_type)
         with torch.inference_mode(False):
             usual = self._frequencies(None)  # refuses what is wrong with the arguments
-        if isinstance(scaling, Mapping):
-            rule = rule_of(layer_keys(scaling, layer_type))
         self._dynamic = isinstance(rule, DynamicNTK)
         self.by_length = self._dynamic or (isinstance(rule, LongRoPE) and rule.pin is None)
         self._original = getattr(rule, "original_max_position_embeddings", 0)
@@ -61,10 +60,8 @@ class RotaryTables:
         self._kept = {}
 
     def _frequencies(self, seq_len: int | None) -> RopeFrequencies:
-        dim, base, scaling, layer_type, precision = self._arguments
-        return rope_frequencies(
-            dim, base, scaling, seq_len=seq_len, layer_type=layer_type, precision=precision
-        )
+        dim, base, rule = self._rule
+        return rope_frequencies(dim, base, rule, seq_len=seq_len, precision=self.precision)
 
     def _regime(self, length: int | None) -> int:
         if not self.by_length or length is None or length <= self._original:

@@ -95,17 +95,27 @@ def rope_frequencies(
         ValueError: an odd `dim`, a base that is not positive, an unknown rule, a missing, unknown
             or contradictory key.
     """
+    if seq_len is not None:
+        seq_len = integer(OP, "seq_len", seq_len)
+        if seq_len < 0:
+            raise error(ValueError, OP, f"seq_len must not be negative, got {seq_len}")
+    check_precision(OP, precision)
+    dim, base, rule = parsed(dim, base, scaling, layer_type)
+    dtype = torch.float64 if precision == "exact" else torch.float32
+    request = Request(dim, base, seq_len, dtype)
+    return RopeFrequencies(request.unscaled(), 1.0) if rule is None else rule(request)
+
+
+def parsed(
+    dim: int, base: float, scaling: Rule | Mapping[str, Any] | None, layer_type: str | None
+) -> tuple[int, float, Rule | None]:
+    """dim, base and the rule, for which a dict is read; None for the default."""
     dim = integer(OP, "dim", dim)
     if dim <= 0 or dim % 2:
         raise error(ValueError, OP, f"dim must be positive and even, got {dim}")
     base = number(OP, "base", base)
     if base <= 0:
         raise error(ValueError, OP, f"base must be positive, got {base}")
-    if seq_len is not None:
-        seq_len = integer(OP, "seq_len", seq_len)
-        if seq_len < 0:
-            raise error(ValueError, OP, f"seq_len must not be negative, got {seq_len}")
-    check_precision(OP, precision)
     if scaling is not None and not isinstance(scaling, (Rule, Mapping)):
         raise error(
             TypeError, OP, f"scaling must be a dict or a rule, got {type(scaling).__name__}"
@@ -117,9 +127,7 @@ def rope_frequencies(
         base = base_of(keys, base)
         if not isinstance(rule, Proportional):
             dim = rotary_dim_of(keys, dim)
-    dtype = torch.float64 if precision == "exact" else torch.float32
-    request = Request(dim, base, seq_len, dtype)
-    return RopeFrequencies(request.unscaled(), 1.0) if rule is None else rule(request)
+    return dim, base, rule
 
 
 def layer_keys(scaling: Mapping[str, Any], layer_type: str | None) -> dict[str, Any]:
@@ -192,7 +200,7 @@ def check_factor(given: dict[str, Any], longest: float) -> None:
         warnings.warn(
             f"posenc_ext.{OP}: factor is {factor}, but max_position_embeddings / "
             f"original_max_position_embeddings is {longest / original}; the factor is used",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
