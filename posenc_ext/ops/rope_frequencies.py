@@ -161,8 +161,8 @@ def rule_of(keys: Mapping[str, Any]) -> Rule | None:
     if len(set(names)) > 1:
         raise value_error(f"scaling must not have rope_type and type that differ, got {names}")
     if not names and not COMMON_KEYS.issuperset(keys):
-        given = sorted(set(keys) - COMMON_KEYS)
-        raise value_error(f"scaling must have the key 'rope_type' (or 'type'), got only {given}")
+        only = sorted(set(keys) - COMMON_KEYS)
+        raise value_error(f"scaling must have the key 'rope_type' (or 'type'), got only {only}")
     name = names[0] if names else "default"
     if name not in RULES:
         known = sorted([*RULES, *ALIASES])
