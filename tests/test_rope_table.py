@@ -104,10 +104,14 @@ def test_values_near_zero(base):
 @pytest.mark.parametrize("base", [10000, 500000])
 def test_golden(golden, base):
     right = golden[f"trig/pos131071_d128_b{base}"]["expected"]
-    tables = rope_table(torch.tensor([131071]), frequencies(128, base), dtype=torch.float64)
-    for name, table in zip(("cos", "sin"), tables, strict=True):
+    position = torch.tensor([131071])
+    tables = rope_table(position, frequencies(128, base), dtype=torch.float64)
+    singles = rope_table(position, frequencies(128, base))
+    for name, table, single in zip(("cos", "sin"), tables, singles, strict=True):
+        wanted = np.array([float(v) for v in right[name]])
+        np.testing.assert_array_equal(single[0], wanted.astype(np.float32))
         # The golden angle has the exact frequency: rounding it moves the angle by 131071 * 2^-54.
-        np.testing.assert_allclose(table[0], [float(v) for v in right[name]], atol=2e-11, rtol=0)
+        np.testing.assert_allclose(table[0], wanted, atol=2e-11, rtol=0)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
