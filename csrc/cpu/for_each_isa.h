@@ -9,6 +9,7 @@
 // No include guard: every <op>_rows.cpp includes it once.
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
