@@ -4,12 +4,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 
-import numpy
 import torch
 from torch import Tensor
 
 import posenc_ext
 
+from . import onnxruntime_peer
 from .common import Row, Settings, Skipped, faster, time_in_turns
 from .rope_case import DTYPES, EVERY_STEP, ONCE, RopeCase, rotate_eagerly
 
@@ -85,20 +85,18 @@ def onnxruntime(settings: Settings) -> Iterator[Row]:
     """onnxruntime's RotaryEmbedding on q, float32, into a prepared output; ours does not allocate
     either, in place or with `out=`."""
     case = RopeCase(settings.shape, torch.float32)
-    run, theirs = onnxruntime_rotation(case)
     out, q = torch.zeros_like(case.q), case.q.clone()
-    run()
-    case.check("onnxruntime", case.q, theirs, EVERY_STEP)
     case.check("rope out=", case.q, posenc_ext.rope(case.q, case.cos, case.sin, out=out))
-    times = time_in_turns(
-        {
-            "in place": lambda: posenc_ext.rope(q, case.cos, case.sin, inplace=True),
-            "out=": lambda: posenc_ext.rope(case.q, case.cos, case.sin, out=out),
-            "onnxruntime": run,
-        },
-        settings,
-        calls=3,
-    )
+    with onnxruntime_peer.Process(settings) as peer:
+        times = time_in_turns(
+            {
+                "in place": lambda: posenc_ext.rope(q, case.cos, case.sin, inplace=True),
+                "out=": lambda: posenc_ext.rope(case.q, case.cos, case.sin, out=out),
+            },
+            settings,
+            calls=3,
+            elsewhere={"onnxruntime": peer.seconds},
+        )
     for form in ("in place", "out="):
         yield faster(
             f"rope {form}, {case.label}",
@@ -108,61 +106,6 @@ def onnxruntime(settings: Settings) -> Iterator[Row]:
             1.2,
             bytes=2 * out.nbytes,
         )
-
-
-def onnxruntime_rotation(case: RopeCase) -> tuple[Callable[[], object], Tensor]:
-    """Return (run, output [B, S, H, D]) of a session whose inputs and output are bound once."""
-    try:
-        import onnxruntime as ort
-        from onnx import TensorProto, helper
-    except ImportError as error:
-        raise Skipped(f"no module {error.name}: pip install onnxruntime onnx") from error
-
-    batch, length, heads, head_dim = case.q.shape
-    out = torch.zeros_like(case.q)
-    tensors = {
-        "x": case.q.view(batch, length, heads * head_dim),
-        "position_ids": torch.arange(length).repeat(batch, 1),
-        "cos": case.cos,
-        "sin": case.sin,
-        "y": out.view(batch, length, heads * head_dim),
-    }
-    kinds = {torch.float32: TensorProto.FLOAT, torch.int64: TensorProto.INT64}
-    values = {
-        name: helper.make_tensor_value_info(name, kinds[t.dtype], t.shape)
-        for name, t in tensors.items()
-    }
-    inputs = ["x", "position_ids", "cos", "sin"]
-    node = helper.make_node(
-        "RotaryEmbedding",
-        inputs,
-        ["y"],
-        domain="com.microsoft",
-        interleaved=0,
-        num_heads=heads,
-        rotary_embedding_dim=head_dim,
-    )
-    graph = helper.make_graph([node], "rope", [values[name] for name in inputs], [values["y"]])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    # Its threads would spin on after its turn, and take the cores from the next contestant.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = ort.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    binding = session.io_binding()
-    for name, tensor in tensors.items():
-        bind = binding.bind_output if name == "y" else binding.bind_input
-        kind = numpy.int64 if tensor.dtype == torch.int64 else numpy.float32
-        bind(name, "cpu", 0, kind, tensor.shape, tensor.data_ptr())
-
-    def run(kept: object = tensors) -> None:  # onnxruntime holds bare pointers: keep the tensors
-        session.run_with_iobinding(binding)
-
-    return run, out
 
 
 def backward(settings: Settings) -> Iterator[Row]:

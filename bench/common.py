@@ -92,25 +92,26 @@ def time_in_turns(
     settings: Settings,
     *,
     calls: int = 1,
-    pause: float = 0.0,
+    elsewhere: dict[str, Callable[[int], float]] | None = None,
 ) -> dict[str, float]:
     """Median seconds of one call of each contestant.
 
-    A turn is `calls` calls, after an idle `pause` that lets another runtime's threads stop
-    spinning. After two rounds of warm-up, at least seven rounds and `settings.seconds`.
+    A turn is `calls` calls. Those `elsewhere`, in another process, make the calls and say the
+    seconds of one. After two rounds of warm-up, at least seven rounds and `settings.seconds`.
     """
-    print(f"  timing {', '.join(contestants)}", file=sys.stderr, flush=True)
-    turns: dict[str, list[float]] = {name: [] for name in contestants}
+    elsewhere = elsewhere or {}
+    print(f"  timing {', '.join([*contestants, *elsewhere])}", file=sys.stderr, flush=True)
+    turns: dict[str, list[float]] = {name: [] for name in [*contestants, *elsewhere]}
     end = time.perf_counter() + settings.seconds
     rounds = 0
     while rounds < 9 or time.perf_counter() < end:
         for name, call in contestants.items():
-            if pause:
-                time.sleep(pause)
             start = time.perf_counter()
             for _ in range(calls):
                 call()
             turns[name].append((time.perf_counter() - start) / calls)
+        for name, seconds in elsewhere.items():
+            turns[name].append(seconds(calls))
         rounds += 1
     return {name: statistics.median(seconds[2:]) for name, seconds in turns.items()}
 
