@@ -7,7 +7,13 @@ import pytest
 import torch
 from rope_cases import assert_bits
 
-from posenc_ext import RotaryPositionalEmbedding, axial_rope_table, mrope_position_ids, rope_table
+from posenc_ext import (
+    RotaryPositionalEmbedding,
+    axial_positions,
+    axial_rope_table,
+    mrope_position_ids,
+    rope_table,
+)
 
 try:
     import transformers
@@ -220,6 +226,32 @@ def test_vision_towers():
         strict=True,
     ):
         assert_bits(mine, right.contiguous())
+
+
+def test_pixtral():
+    vision = transformers.PixtralVisionConfig(
+        hidden_size=256, num_attention_heads=4, image_size=64, patch_size=8
+    )
+    module = modeling("pixtral").PixtralVisionRotaryEmbedding(vision)
+    positions = axial_positions(5, 7, "pixtral")
+    right = module(torch.zeros(1), positions.T)
+    for mine, wanted in zip(
+        axial_rope_table(5, 7, 64, "pixtral", precision="float32"), right, strict=True
+    ):
+        assert_bits(mine, _half(wanted, 32))
+
+
+def test_sam2():
+    """Its module takes the positions as its caller orders them: x, then y."""
+    config = transformers.Sam2VideoConfig()
+    module = modeling("sam2_video").Sam2VideoVisionRotaryEmbedding(config)
+    dim = 4 * len(module.inv_freq)
+    height, width = 6, 9
+    token = torch.arange(height * width)
+    right = module(torch.zeros(1), torch.stack([token % width, token // width], -1))
+    ours = axial_rope_table(height, width, dim, "sam2", precision="float32")
+    for mine, wanted in zip(ours, right, strict=True):
+        assert_bits(mine, wanted[0, :, ::2].contiguous())
 
 
 def test_dinov3_rounds_coordinates_and_periods_otherwise():
