@@ -49,6 +49,10 @@ TORCH_LIBRARY(posenc_ext, m) {
       "alibi_slope_grad(Tensor grad, Tensor slopes, bool causal, Tensor? key_positions) -> Tensor");
   m.def("alibi_softmax_grad(Tensor grad, Tensor y, float scale, bool causal) -> Tensor");
   m.def("alibi_softmax_slope_grad(Tensor grad, Tensor y, Tensor slopes, bool causal) -> Tensor");
+
+  // Each is the adjoint, and so the gradient, of the other.
+  m.def("relative_gather(Tensor x, Tensor index, SymInt k_len) -> Tensor");
+  m.def("relative_scatter(Tensor y, Tensor index, SymInt size) -> Tensor");
 }
 
 namespace posenc {

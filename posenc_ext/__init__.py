@@ -17,6 +17,7 @@ from .ops.alibi import (
 )
 from .ops.mrope import mrope_axes, mrope_position_ids
 from .ops.permute import half_to_interleaved, interleaved_to_half
+from .ops.relative import rel_shift, relative_gather, relative_scatter
 from .ops.rope import apply_rope, rope
 from .ops.rope_frequencies import rope_frequencies
 from .ops.rope_table import rope_table
@@ -46,6 +47,9 @@ __all__ = [
     "interleaved_to_half",
     "mrope_axes",
     "mrope_position_ids",
+    "rel_shift",
+    "relative_gather",
+    "relative_scatter",
     "rope",
     "rope_frequencies",
     "rope_table",
