@@ -7,6 +7,7 @@ from .frequencies import RopeFrequencies
 from .nn.alibi import ALiBiAttention
 from .nn.rotary import RotaryPositionalEmbedding
 from .nn.sinusoidal import SinusoidalPositionalEncoding
+from .nn.t5 import T5RelativePositionBias
 from .ops.alibi import (
     add_alibi,
     alibi_bias,
@@ -18,6 +19,16 @@ from .ops.alibi import (
 from .ops.mrope import mrope_axes, mrope_position_ids
 from .ops.permute import half_to_interleaved, interleaved_to_half
 from .ops.relative import rel_shift, relative_gather, relative_scatter
+from .ops.relative_buckets import (
+    deberta_relative_position_bucket,
+    t5_relative_position_bucket,
+)
+from .ops.relative_index import (
+    bert_relative_index,
+    clipped_relative_index,
+    deberta_relative_index,
+    t5_relative_index,
+)
 from .ops.rope import apply_rope, rope
 from .ops.rope_frequencies import rope_frequencies
 from .ops.rope_table import rope_table
@@ -30,6 +41,7 @@ __all__ = [
     "RopeFrequencies",
     "RotaryPositionalEmbedding",
     "SinusoidalPositionalEncoding",
+    "T5RelativePositionBias",
     "XPosTable",
     "__version__",
     "add_alibi",
@@ -43,6 +55,10 @@ __all__ = [
     "axial_frequencies",
     "axial_positions",
     "axial_rope_table",
+    "bert_relative_index",
+    "clipped_relative_index",
+    "deberta_relative_index",
+    "deberta_relative_position_bucket",
     "half_to_interleaved",
     "interleaved_to_half",
     "mrope_axes",
@@ -55,6 +71,8 @@ __all__ = [
     "rope_table",
     "sinusoidal_table",
     "sinusoidal_table_2d",
+    "t5_relative_index",
+    "t5_relative_position_bucket",
     "timestep_embedding",
     "xpos_table",
     "xpos_zeta",

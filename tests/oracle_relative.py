@@ -48,3 +48,39 @@ def rel_shift(x, k_len=None, *, start=None):
         if 0 <= start + j - i < size:
             out[..., i, j] = x[..., i, start + j - i]
     return out
+
+
+def positions(q_len, k_len, of):
+    """of(i, j) for query i and key j, queries being the last of the keys, as a matrix [Q, K]."""
+    out = np.empty((q_len, k_len), np.int64)
+    for i, j in np.ndindex(q_len, k_len):
+        out[i, j] = of(i + k_len - q_len, j)
+    return out
+
+
+def t5_bucket(relative, bidirectional=True, num_buckets=32, max_distance=128):
+    """The bucket of one distance, key minus query, from the logarithm; exact at whole results."""
+    offset, k = 0, max(-relative, 0)
+    if bidirectional:
+        num_buckets //= 2
+        offset, k = num_buckets * (relative > 0), abs(relative)
+    exact = num_buckets // 2
+    if k < exact:
+        return k + offset
+    steps = np.log(k / exact) / np.log(max_distance / exact) * (num_buckets - exact)
+    return int(min(exact + np.floor(steps + 1e-9), num_buckets - 1)) + offset
+
+
+def deberta_bucket(delta, bucket_size, max_position):
+    """The log bucket of one distance, query minus key."""
+    mid = bucket_size // 2
+    if abs(delta) <= mid:
+        return delta
+    steps = np.log(abs(delta) / mid) / np.log((max_position - 1) / mid) * (mid - 1)
+    return int(np.sign(delta) * (np.ceil(steps - 1e-9) + mid))
+
+
+def t5_bias(weight, q_len, k_len, **rule):
+    """[1, H, Q, K] from weight [buckets, H]."""
+    buckets = positions(q_len, k_len, lambda i, j: t5_bucket(j - i, **rule))
+    return weight[buckets].transpose(2, 0, 1)[None]

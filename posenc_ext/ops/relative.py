@@ -7,13 +7,12 @@ which cell: ``index[j - i + Q - 1]`` for query i and key j, -1 for none.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from ..arguments import error, integer
 from . import relative_autograd
+from .relative_buckets import at_least
 from .rope_options import check_tensors
 
 
@@ -136,16 +135,9 @@ def rel_shift(x: Tensor, k_len: int | None = None, *, start: int | None = None) 
     if x.dim() < 2:
         raise error(ValueError, op, f"x must have shape [..., Q, T], got {list(x.shape)}")
     q_len, size = x.shape[-2:]
-    k_len = size if k_len is None else _length(op, "k_len", k_len)
+    k_len = size if k_len is None else at_least(op, "k_len", k_len, 0)
     first = 0 if start is None else integer(op, "start", start) - (q_len - 1)
     count = max(q_len + k_len - 1, 0)
     column = torch.arange(first, first + count, device=x.device)
     index = torch.where((column >= 0) & (column < size), column, -1)
     return relative_autograd.gather(x, index, k_len)
-
-
-def _length(op: str, name: str, value: Any) -> int:
-    value = integer(op, name, value)
-    if value < 0:
-        raise error(ValueError, op, f"{name} must be at least 0, got {value}")
-    return value
