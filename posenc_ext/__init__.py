@@ -5,6 +5,8 @@ from ._version import __version__
 from .axial import axial_frequencies, axial_positions, axial_rope_table
 from .frequencies import RopeFrequencies
 from .nn.alibi import ALiBiAttention
+from .nn.learned import LearnedPositionalEncoding
+from .nn.roberta import RobertaEmbeddings
 from .nn.rotary import RotaryPositionalEmbedding
 from .nn.sinusoidal import SinusoidalPositionalEncoding
 from .nn.t5 import T5RelativePositionBias
@@ -18,6 +20,12 @@ from .ops.alibi import (
 )
 from .ops.mrope import mrope_axes, mrope_position_ids
 from .ops.permute import half_to_interleaved, interleaved_to_half
+from .ops.position_grid import resize_position_grid
+from .ops.position_ids import (
+    attention_mask_positions,
+    padding_aware_positions,
+    sequential_positions,
+)
 from .ops.relative import rel_shift, relative_gather, relative_scatter
 from .ops.relative_buckets import (
     deberta_relative_position_bucket,
@@ -38,6 +46,8 @@ from .xpos import XPosTable, xpos_table, xpos_zeta
 
 __all__ = [
     "ALiBiAttention",
+    "LearnedPositionalEncoding",
+    "RobertaEmbeddings",
     "RopeFrequencies",
     "RotaryPositionalEmbedding",
     "SinusoidalPositionalEncoding",
@@ -52,6 +62,7 @@ __all__ = [
     "alibi_slopes",
     "alibi_softmax",
     "apply_rope",
+    "attention_mask_positions",
     "axial_frequencies",
     "axial_positions",
     "axial_rope_table",
@@ -63,12 +74,15 @@ __all__ = [
     "interleaved_to_half",
     "mrope_axes",
     "mrope_position_ids",
+    "padding_aware_positions",
     "rel_shift",
     "relative_gather",
     "relative_scatter",
+    "resize_position_grid",
     "rope",
     "rope_frequencies",
     "rope_table",
+    "sequential_positions",
     "sinusoidal_table",
     "sinusoidal_table_2d",
     "t5_relative_index",

@@ -41,6 +41,13 @@ def integer(op: str, name: str, value: Any, kind: str = "an int") -> int:
     return result
 
 
+def at_least(op: str, name: str, value: Any, least: int) -> int:
+    value = integer(op, name, value)
+    if value < least:
+        raise error(ValueError, op, f"{name} must be at least {least}, got {value}")
+    return value
+
+
 def check_precision(op: str, precision: Any) -> None:
     if precision not in ("exact", "float32"):
         raise error(ValueError, op, f"precision must be 'exact' or 'float32', got {precision!r}")

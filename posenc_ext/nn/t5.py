@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..arguments import error, integer
+from ..arguments import at_least
 from ..ops.relative import relative_gather
 from ..ops.relative_index import t5_relative_index
 
@@ -48,9 +48,7 @@ class T5RelativePositionBias(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.num_heads = integer(_OP, "num_heads", num_heads)
-        if num_heads < 1:
-            raise error(ValueError, _OP, f"num_heads must be at least 1, got {num_heads}")
+        self.num_heads = at_least(_OP, "num_heads", num_heads, 1)
         self.num_buckets, self.max_distance = num_buckets, max_distance
         self.bidirectional = bidirectional
         self._index(0, 0, None)  # checks what it is made of

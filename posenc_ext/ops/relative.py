@@ -10,9 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..arguments import error, integer
+from ..arguments import at_least, error, integer
 from . import relative_autograd
-from .relative_buckets import at_least
 from .rope_options import check_tensors
 
 

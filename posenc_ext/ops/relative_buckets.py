@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import error, integer
+from ..arguments import at_least, error
 from .rope_options import check_flags, check_tensors
 
 Rule = Callable[..., tuple[int, ...]]
@@ -157,10 +157,3 @@ def _check_positions(op: str, relative_position: Any) -> None:
     if relative_position.dtype not in (torch.int32, torch.int64):
         text = f"relative_position must be int32 or int64, got {relative_position.dtype}"
         raise error(TypeError, op, text)
-
-
-def at_least(op: str, name: str, value: Any, least: int) -> int:
-    value = integer(op, name, value)
-    if value < least:
-        raise error(ValueError, op, f"{name} must be at least {least}, got {value}")
-    return value

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..arguments import error
-from .relative_buckets import at_least, deberta_bucket, t5_bucket, t5_rule
+from ..arguments import at_least, error
+from .relative_buckets import deberta_bucket, t5_bucket, t5_rule
 
 Device = torch.device | str | None
 
