@@ -1,14 +1,16 @@
-"""Train a ByteModel on the standard library's source, and measure it in held-out bits per byte."""
+"""Train a ByteModel on the standard library's source, and measure it in bits per byte."""
 
 import math
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from data import even_windows, random_batch
 from model import ByteModel
+from positions import NoPositions
 from torch import Tensor, nn
 
 
@@ -26,8 +28,9 @@ class Settings:
     learning_rate: float = 4e-3
     held_out_windows: int = 256
 
-    def model(self, position: str) -> ByteModel:
-        """Return the model that this seed gives: the same weights for every `position`."""
+    def model(self, position: Callable[[int, int, int], NoPositions]) -> ByteModel:
+        """Return the model that this seed gives: the same weights for every `position`, but for
+        those of the encoding itself."""
         torch.manual_seed(self.seed)
         return ByteModel(
             position, width=self.width, heads=self.heads, layers=self.layers, length=self.length
@@ -39,7 +42,6 @@ class Result:
     """What one training run gave."""
 
     model: ByteModel
-    bits_per_byte: float  # on held-out text
     seconds: float
     step_seconds: float  # median
 
@@ -64,8 +66,10 @@ class Progress:
             print(text, file=sys.stderr, flush=True)
 
 
-def train(position: str, settings: Settings, text: Tensor, held_out: Tensor) -> Result:
-    """Train on `text` (uint8 [N]) and return the model with its score on `held_out`.
+def train(
+    name: str, position: Callable[[int, int, int], NoPositions], settings: Settings, text: Tensor
+) -> Result:
+    """Train on `text` (uint8 [N]).
 
     The batches depend on the seed alone, so models with different `position` see the same bytes in
     the same order. Raises FloatingPointError when a loss is not finite.
@@ -78,7 +82,7 @@ def train(position: str, settings: Settings, text: Tensor, held_out: Tensor) -> 
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: learning_rate_factor(step, settings.steps)
     )
-    progress = Progress(f"position={position}", settings.steps)
+    progress = Progress(name, settings.steps)
     durations = []
     for step in range(1, settings.steps + 1):
         start = time.perf_counter()
@@ -90,11 +94,10 @@ def train(position: str, settings: Settings, text: Tensor, held_out: Tensor) -> 
         schedule.step()
         bits = loss.item() / math.log(2)
         if not math.isfinite(bits):
-            raise FloatingPointError(f"the loss is {bits} at step {step} with position={position}")
+            raise FloatingPointError(f"the loss is {bits} at step {step} with {name}")
         durations.append(time.perf_counter() - start)
         progress.show(step, f"{bits:5.2f} bits/byte")
-    score = held_out_bits(model, held_out, settings)
-    return Result(model, score, sum(durations), statistics.median(durations))
+    return Result(model, sum(durations), statistics.median(durations))
 
 
 def learning_rate_factor(step: int, steps: int) -> float:
