@@ -263,6 +263,16 @@ py::dict build_info() {
 #else
   info["openmp"] = false;
 #endif
+#ifdef __VERSION__
+  info["compiler"] = __VERSION__;
+#else
+  info["compiler"] = py::none();
+#endif
+#ifdef __FAST_MATH__
+  info["fast_math"] = true;
+#else
+  info["fast_math"] = false;
+#endif
   return info;
 }
 
