@@ -1,11 +1,11 @@
-"""Gradients of alibi_bias and add_alibi.
+"""Derivatives of alibi_bias and add_alibi.
 
 Both are linear in the slopes, with the unit bias u = -|j - i|, and so is the adjoint
 
     slope_grads(g) = sum(g * u),
 
-whose own adjoint is the bias again. Each backward calls the differentiable function, never a raw
-op, so every order of derivative works.
+whose own adjoint is the bias again. Each derivative calls the differentiable function, never a raw
+op, so every order of them works.
 """
 
 from __future__ import annotations
@@ -14,33 +14,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.autograd.function import Function
 
-from .._native import _C
+from .functions import (
+    Op,
+    apply,
+    check_inplace,
+    check_not_negated,
+    differentiated,
+    one_by_one,
+    per_batch,
+    save,
+    spread,
+    total,
+    transformed,
+)
 
 _ops = torch.ops.posenc_ext
-
-
-def forward_mode() -> bool:
-    return forward_ad._current_level >= 0
-
-
-def differentiated(*tensors: Tensor) -> bool:
-    """Does any derivative flow through these? If not, the op alone will do."""
-    return forward_mode() or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
-
-
-def apply(function: type[Function], dual: type[Function], *args: Any) -> Any:
-    """Call a Function; in forward mode its dual, since torch.compile refuses one with a jvp."""
-    return (dual if forward_mode() else function).apply(*args)
-
-
-def save(ctx: Any, *tensors: Tensor | None) -> None:
-    ctx.save_for_backward(*tensors)
-    if forward_mode():
-        ctx.save_for_forward(*tensors)
-    ctx.set_materialize_grads(False)
 
 
 def bias(
@@ -53,7 +42,7 @@ def bias(
 ) -> Tensor:
     """[H, Q, K], or [B, H, Q, K] if slopes or positions have a batch."""
     args = (slopes, q_len, k_len, causal, dtype, key_positions)
-    return apply(_Bias, _BiasDual, *args) if differentiated(slopes) else _ops.alibi_bias(*args)
+    return apply(Bias, *args) if differentiated(slopes) else _ops.alibi_bias(*args)
 
 
 def slope_grads(
@@ -61,49 +50,25 @@ def slope_grads(
 ) -> Tensor:
     """sum(grad * u) for every slope; of `slopes` only shape and dtype matter."""
     args = (grad, slopes.detach(), causal, key_positions)
-    if differentiated(grad):
-        return apply(_SlopeGrad, _SlopeGradDual, *args)
-    return _ops.alibi_slope_grad(*args)
+    return apply(SlopeGrad, *args) if differentiated(grad) else _ops.alibi_slope_grad(*args)
 
 
 def add(scores: Tensor, slopes: Tensor, causal: bool) -> Tensor:
-    if differentiated(scores, slopes):
-        return apply(_Add, _AddDual, scores, slopes, causal)
-    return _ops.add_alibi(scores, slopes, causal)
+    args = (scores, slopes, causal)
+    return apply(Add, *args) if differentiated(scores, slopes) else _ops.add_alibi(*args)
 
 
 def add_inplace(scores: Tensor, slopes: Tensor, causal: bool) -> Tensor:
-    if not torch.compiler.is_compiling() and scores.is_neg():
-        raise ValueError(
-            "posenc_ext.add_alibi: scores must not be a lazily negated view when inplace=True, got "
-            "one: call resolve_neg() first"
-        )
+    op = "add_alibi"
+    check_not_negated(op, "scores", scores)
     if not differentiated(scores, slopes):
         _ops.add_alibi_(scores, slopes, causal)
         return scores
-    _check_inplace(scores, slopes)
+    check_inplace(op, {"scores": scores}, {"slopes": slopes})
+    if transformed():
+        return scores.copy_(add(scores, slopes, causal))
     _ops.add_alibi_(scores.detach(), slopes.detach(), causal)
-    return apply(_Added, _AddedDual, scores, slopes, causal)
-
-
-def _check_inplace(scores: Tensor, slopes: Tensor) -> None:
-    """What autograd would refuse after the write, refuse before it."""
-    leaf = scores.is_leaf and scores.requires_grad
-    base = None if torch.compiler.is_compiling() else scores._base
-    if leaf or (base is not None and base.is_leaf and base.requires_grad):
-        what = "a leaf" if leaf else "a view of a leaf"
-        raise ValueError(
-            f"posenc_ext.add_alibi: scores must not be {what} that requires grad when "
-            f"inplace=True, got one of shape {list(scores.shape)}"
-        )
-    if torch.compiler.is_compiling():
-        return
-    _C.check_inplace(scores, scores.requires_grad or slopes.requires_grad)
-    if slopes.is_inference() and not torch.is_inference_mode_enabled():
-        raise ValueError(
-            "posenc_ext.add_alibi: slopes must not be an inference tensor when a gradient is "
-            "needed, got one: clone() it outside inference mode"
-        )
+    return apply(Added, scores, slopes, causal)
 
 
 def visible(x: Tensor, causal: bool) -> Tensor:
@@ -118,16 +83,18 @@ def unmasked_bias(
     return bias(slopes, shape[-2], shape[-1], False, dtype, key_positions).expand(shape)
 
 
-class _Bias(Function):
+class Bias(Op):
     """bias(slopes)."""
 
     @staticmethod
-    def forward(ctx: Any, slopes: Tensor, *args: Any) -> Tensor:
-        *_, causal, dtype, positions = args
-        y = _ops.alibi_bias(slopes, *args)
-        ctx.causal, ctx.shape, ctx.dtype = causal, y.shape, dtype
+    def forward(slopes: Tensor, *args: Any) -> Tensor:
+        return _ops.alibi_bias(slopes, *args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        slopes, *_, ctx.causal, ctx.dtype, positions = inputs
+        ctx.shape = output.shape
         save(ctx, slopes, positions)
-        return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
@@ -135,22 +102,40 @@ class _Bias(Function):
         dslopes = None if grad is None else slope_grads(grad, slopes, ctx.causal, positions)
         return dslopes, *(None,) * 5
 
-
-class _BiasDual(_Bias):
     @staticmethod
     def jvp(ctx: Any, dslopes: Tensor, *_: Any) -> Tensor:
         positions = ctx.saved_tensors[1]
         return visible(unmasked_bias(dslopes, ctx.shape, ctx.dtype, positions), ctx.causal)
 
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, slopes: Tensor, *args: Any) -> tuple[Tensor, int]:
+        size, (slopes_dim, *_, positions_dim) = info.batch_size, in_dims
+        q_len, k_len, causal, dtype, positions = args
+        pairs = ((slopes, slopes_dim), (positions, positions_dim))
+        batches = [
+            t.movedim(dim or 0, 0).shape[0 if dim is None else 1]
+            for t, dim in pairs
+            if t is not None and t.dim() - (dim is not None) == 2
+        ]
+        batch = batches[0] if batches else 1
+        slopes = per_batch(slopes, slopes_dim, 2, size, batch)
+        positions = per_batch(positions, positions_dim, 2, size, batch)
+        y = bias(slopes, q_len, k_len, causal, dtype, positions)
+        return (y.unflatten(0, (size, batch)) if batches else y), 0
 
-class _SlopeGrad(Function):
+
+class SlopeGrad(Op):
     """slope_grads(grad)."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, slopes: Tensor, causal: bool, positions: Any) -> Tensor:
-        ctx.causal, ctx.shape, ctx.dtype = causal, grad.shape, grad.dtype
-        save(ctx, slopes, positions)
+    def forward(grad: Tensor, slopes: Tensor, causal: bool, positions: Any) -> Tensor:
         return _ops.alibi_slope_grad(grad, slopes, causal, positions)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        grad, slopes, ctx.causal, positions = inputs
+        ctx.shape, ctx.dtype = grad.shape, grad.dtype
+        save(ctx, slopes, positions)
 
     @staticmethod
     def backward(ctx: Any, v: Tensor | None) -> tuple[Any, ...]:
@@ -160,26 +145,24 @@ class _SlopeGrad(Function):
         dgrad = visible(unmasked_bias(v, ctx.shape, ctx.dtype, positions), ctx.causal)
         return dgrad, None, None, None
 
-
-class _SlopeGradDual(_SlopeGrad):
     @staticmethod
     def jvp(ctx: Any, dgrad: Tensor, *_: Any) -> Tensor:
         slopes, positions = ctx.saved_tensors
         return slope_grads(dgrad, slopes, ctx.causal, positions)
 
 
-class _Add(Function):
+class Add(Op):
     """add(scores, slopes)."""
 
     @staticmethod
-    def setup(ctx: Any, scores: Tensor, slopes: Tensor, causal: bool) -> None:
-        ctx.causal, ctx.shape, ctx.dtype = causal, scores.shape, scores.dtype
-        save(ctx, slopes)
+    def forward(scores: Tensor, slopes: Tensor, causal: bool) -> Tensor:
+        return _ops.add_alibi(scores, slopes, causal)
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, slopes: Tensor, causal: bool) -> Tensor:
-        _Add.setup(ctx, scores, slopes, causal)
-        return _ops.add_alibi(scores, slopes, causal)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        scores, slopes, ctx.causal = inputs
+        ctx.shape, ctx.dtype = scores.shape, scores.dtype
+        save(ctx, slopes)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
@@ -191,32 +174,29 @@ class _Add(Function):
         return dscores, dslopes, None
 
     @staticmethod
-    def tangent(ctx: Any, dscores: Tensor | None, dslopes: Tensor | None) -> Tensor:
-        if dslopes is None:
-            return visible(dscores, ctx.causal)  # type: ignore[arg-type]  # one of them is there
-        tangent = unmasked_bias(dslopes, ctx.shape, ctx.dtype)
-        return visible(tangent if dscores is None else tangent + dscores, ctx.causal)
-
-
-class _Added(_Add):
-    """Tells autograd that the bias has been added to scores in place."""
+    def jvp(ctx: Any, dscores: Tensor | None, dslopes: Tensor | None, _: Any) -> Tensor | None:
+        dbias = None if dslopes is None else unmasked_bias(dslopes, ctx.shape, ctx.dtype)
+        tangent = total(dscores, dbias)
+        return None if tangent is None else visible(tangent, ctx.causal)
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, slopes: Tensor, causal: bool) -> Tensor:
-        _Add.setup(ctx, scores, slopes, causal)
-        ctx.mark_dirty(scores)
+    def vmap(info: Any, in_dims: Any, scores: Tensor, slopes: Tensor, causal: bool) -> Any:
+        size, (scores_dim, slopes_dim, _) = info.batch_size, in_dims
+        scores = spread(scores, scores_dim, size, 0)
+        if scores.dim() != 5:  # which a single call puts into words
+            return one_by_one(Add, info, (0, slopes_dim, None), scores, slopes, causal)
+        slopes = per_batch(slopes, slopes_dim, 2, size, scores.shape[1])
+        return add(scores.flatten(0, 1), slopes, causal).view(scores.shape), 0
+
+
+class Added(Add):
+    """Tells autograd that the bias has been added to scores in place. Transforms never see it."""
+
+    @staticmethod
+    def forward(scores: Tensor, slopes: Tensor, causal: bool) -> Tensor:
         return scores
 
-
-class _AddDual(_Add):
     @staticmethod
-    def jvp(ctx: Any, dscores: Tensor | None, dslopes: Tensor | None, _: Any) -> Tensor:
-        return _Add.tangent(ctx, dscores, dslopes)
-
-
-class _AddedDual(_Added):
-    @staticmethod
-    def jvp(ctx: Any, dscores: Tensor | None, dslopes: Tensor | None, _: Any) -> Tensor:
-        tangent = _Add.tangent(ctx, dscores, dslopes)
-        # Autograd wants the tangent of a dirty input changed in place.
-        return tangent if dscores is None else dscores.copy_(tangent)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        Add.setup_context(ctx, inputs, output)
+        ctx.mark_dirty(output)

@@ -1,4 +1,4 @@
-"""Gradients of alibi_softmax.
+"""Derivatives of alibi_softmax.
 
 With y the softmax, J(y) = diag(y) - y y^T its symmetric Jacobian and u = -|j - i| the unit bias:
 
@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import Function
 
-from .alibi_autograd import apply, differentiated, save, slope_grads, unmasked_bias, visible
+from .alibi_autograd import slope_grads, unmasked_bias, visible
+from .functions import Op, apply, differentiated, one_by_one, per_batch, save, spread, total
 
 _ops = torch.ops.posenc_ext
 
@@ -29,7 +29,7 @@ def softmax(
 ) -> Tensor:
     args = (scores, slopes, scale, causal, key_padding_mask)
     if differentiated(scores, slopes):
-        return apply(_Softmax, _SoftmaxDual, *args)
+        return apply(Softmax, *args)
     return _ops.alibi_softmax(*args)
 
 
@@ -37,7 +37,7 @@ def score_grads(grad: Tensor, y: Tensor, scale: float, causal: bool) -> Tensor:
     """scale * y * (grad - sum(y * grad))."""
     args = (grad, y, scale, causal)
     if differentiated(grad, y):
-        return apply(_ScoreGrad, _ScoreGradDual, *args)
+        return apply(ScoreGrad, *args)
     return _ops.alibi_softmax_grad(*args)
 
 
@@ -45,7 +45,7 @@ def softmax_slope_grads(grad: Tensor, y: Tensor, slopes: Tensor, causal: bool) -
     """sum(u * score_grads(grad, y, 1)) for every slope; of `slopes` only shape and dtype matter."""
     args = (grad, y, slopes.detach(), causal)
     if differentiated(grad, y):
-        return apply(_SlopeGrad, _SlopeGradDual, *args)
+        return apply(SoftmaxSlopeGrad, *args)
     return _ops.alibi_softmax_slope_grad(*args)
 
 
@@ -64,21 +64,17 @@ def _tangent_in_y(dy: Tensor, grad: Tensor, y: Tensor, scale: float, causal: boo
     return (dy * (grad - dot) - y * (dy * grad).sum(-1, keepdim=True)) * scale
 
 
-def _total(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    return b if a is None else a if b is None else a + b
-
-
-class _Softmax(Function):
+class Softmax(Op):
     """softmax(scores, slopes)."""
 
     @staticmethod
-    def forward(
-        ctx: Any, scores: Tensor, slopes: Tensor, scale: float, causal: bool, mask: Any
-    ) -> Tensor:
-        ctx.scale, ctx.causal = scale, causal
-        y = _ops.alibi_softmax(scores, slopes, scale, causal, mask)
-        save(ctx, y, slopes)
-        return y
+    def forward(scores: Tensor, slopes: Tensor, scale: float, causal: bool, mask: Any) -> Tensor:
+        return _ops.alibi_softmax(scores, slopes, scale, causal, mask)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, slopes, ctx.scale, ctx.causal, _ = inputs
+        save(ctx, output, slopes)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
@@ -91,8 +87,6 @@ class _Softmax(Function):
             dslopes = softmax_slope_grads(grad, y, slopes, ctx.causal)
         return dscores, dslopes, None, None, None
 
-
-class _SoftmaxDual(_Softmax):
     @staticmethod
     def jvp(ctx: Any, dscores: Tensor | None, dslopes: Tensor | None, *_: Any) -> Tensor | None:
         y, _slopes = ctx.saved_tensors
@@ -100,17 +94,32 @@ class _SoftmaxDual(_Softmax):
         if dslopes is None:
             return by_scores
         dbias = unmasked_bias(dslopes, y.shape, y.dtype)
-        return _total(by_scores, score_grads(dbias, y, 1.0, ctx.causal))
+        return total(by_scores, score_grads(dbias, y, 1.0, ctx.causal))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *args: Any) -> tuple[Any, Any]:
+        size, (scores_dim, slopes_dim, _, _, mask_dim) = info.batch_size, in_dims
+        scores, slopes, scale, causal, mask = args
+        if scores.dim() - (scores_dim is not None) != 4:  # which a single call puts into words
+            return one_by_one(Softmax, info, in_dims, *args)
+        scores = spread(scores, scores_dim, size, 0)
+        slopes = per_batch(slopes, slopes_dim, 2, size, scores.shape[1])
+        mask = per_batch(mask, mask_dim, 2, size, scores.shape[1])
+        y = softmax(scores.flatten(0, 1), slopes, scale, causal, mask)
+        return y.unflatten(0, scores.shape[:2]), 0
 
 
-class _ScoreGrad(Function):
+class ScoreGrad(Op):
     """score_grads(grad, y)."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, y: Tensor, scale: float, causal: bool) -> Tensor:
-        ctx.scale, ctx.causal = scale, causal
-        save(ctx, grad, y)
+    def forward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> Tensor:
         return _ops.alibi_softmax_grad(grad, y, scale, causal)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        grad, y, ctx.scale, ctx.causal = inputs
+        save(ctx, grad, y)
 
     @staticmethod
     def backward(ctx: Any, v: Tensor | None) -> tuple[Any, ...]:
@@ -123,24 +132,32 @@ class _ScoreGrad(Function):
             dy = _gradient_in_y(v, grad, y, ctx.scale, ctx.causal)
         return dgrad, dy, None, None
 
-
-class _ScoreGradDual(_ScoreGrad):
     @staticmethod
     def jvp(ctx: Any, dgrad: Tensor | None, dy: Tensor | None, *_: Any) -> Tensor | None:
         grad, y = ctx.saved_tensors
         by_grad = None if dgrad is None else score_grads(dgrad, y, ctx.scale, ctx.causal)
         by_y = None if dy is None else _tangent_in_y(dy, grad, y, ctx.scale, ctx.causal)
-        return _total(by_grad, by_y)
+        return total(by_grad, by_y)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
+        size = info.batch_size
+        grad, y = (spread(t, dim, size, 0) for t, dim in zip(args[:2], in_dims[:2], strict=True))
+        dscores = score_grads(grad.flatten(0, 1), y.flatten(0, 1), *args[2:])
+        return dscores.unflatten(0, y.shape[:2]), 0
 
 
-class _SlopeGrad(Function):
+class SoftmaxSlopeGrad(Op):
     """softmax_slope_grads(grad, y)."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, y: Tensor, slopes: Tensor, causal: bool) -> Tensor:
-        ctx.causal = causal
-        save(ctx, grad, y, slopes)
+    def forward(grad: Tensor, y: Tensor, slopes: Tensor, causal: bool) -> Tensor:
         return _ops.alibi_softmax_slope_grad(grad, y, slopes, causal)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.causal = inputs
+        save(ctx, *tensors)
 
     @staticmethod
     def backward(ctx: Any, v: Tensor | None) -> tuple[Any, ...]:
@@ -156,8 +173,6 @@ class _SlopeGrad(Function):
             dy = _gradient_in_y(vbias, grad, y, 1.0, ctx.causal)
         return dgrad, dy, None, None
 
-
-class _SlopeGradDual(_SlopeGrad):
     @staticmethod
     def jvp(ctx: Any, dgrad: Tensor | None, dy: Tensor | None, *_: Any) -> Tensor | None:
         grad, y, slopes = ctx.saved_tensors
@@ -165,4 +180,4 @@ class _SlopeGradDual(_SlopeGrad):
         if dy is None:
             return by_grad
         moved = _tangent_in_y(dy, grad, y, 1.0, ctx.causal)
-        return _total(by_grad, slope_grads(moved, slopes, ctx.causal))
+        return total(by_grad, slope_grads(moved, slopes, ctx.causal))

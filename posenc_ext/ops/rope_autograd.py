@@ -1,4 +1,4 @@
-"""Gradients of rope.
+"""Derivatives of rope.
 
 The map is linear in x and in the tables, so three operations are closed under differentiation:
 
@@ -6,77 +6,68 @@ The map is linear in x and in the tables, so three operations are closed under d
     table_grads(g, x)                its gradient in the tables,
     rotate(x; dcos, dsin) again      the gradient of table_grads in g, and inverted, in x.
 
-Each backward calls the differentiable function, never a raw op, so every order of derivative works.
+Each derivative calls the differentiable function, never a raw op, so every order of them works.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.autograd.function import Function
 
-from .._native import _C
+from .functions import (
+    Op,
+    apply,
+    check_inplace,
+    check_not_negated,
+    differentiated,
+    forward_mode,
+    has_tangent,
+    one_by_one,
+    save,
+    total,
+    transformed,
+)
 from .rope_options import RopeOptions, check_tensors
+from .rope_vmap import fold
 
 _ops = torch.ops.posenc_ext
 
 
-def _forward_mode() -> bool:
-    return forward_ad._current_level >= 0
-
-
-def _differentiated(*tensors: Tensor) -> bool:
-    """Does any derivative flow through these? If not, the op alone will do."""
-    return _forward_mode() or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
-
-
-def _apply(function: type[Function], *args: Any) -> Any:
-    """Call a Function; in forward mode its Dual, since torch.compile refuses one with a jvp."""
-    if _forward_mode():
-        from .rope_forward_ad import DUALS
-
-        function = DUALS[function]
-    return function.apply(*args)
-
-
 def rotate(x: Tensor, options: RopeOptions) -> Tensor:
-    if _differentiated(x, options.cos, options.sin):
-        return _apply(Rope, x, *options)
+    if differentiated(x, options.cos, options.sin):
+        return apply(Rope, x, *options)
     return _ops.rope(x, *options)
 
 
 def rotate_pair(q: Tensor, k: Tensor, options: RopeOptions) -> tuple[Tensor, Tensor]:
-    if _differentiated(q, k, options.cos, options.sin):
-        return _apply(ApplyRope, q, k, *options)
+    if differentiated(q, k, options.cos, options.sin):
+        return apply(ApplyRope, q, k, *options)
     return _ops.apply_rope(q, k, *options)
 
 
 def rotate_inplace(op: str, xs: tuple[Tensor, ...], options: RopeOptions) -> tuple[Tensor, ...]:
     """Rotate one or two tensors in place: all of them, or on an error none."""
-    names = "x" if len(xs) == 1 else "qk"
-    for name, x in zip(names, xs, strict=True):
-        if not torch.compiler.is_compiling() and x.is_neg():
-            raise ValueError(
-                f"posenc_ext.{op}: {name} must not be a lazily negated view when inplace=True, "
-                "got one: call resolve_neg() first"
-            )
+    named = dict(zip("x" if len(xs) == 1 else "qk", xs, strict=True))
+    for name, x in named.items():
+        check_not_negated(op, name, x)
     write = _ops.rope_ if len(xs) == 1 else _ops.apply_rope_
-    if not _differentiated(*xs, options.cos, options.sin):
+    if not differentiated(*xs, options.cos, options.sin):
         write(*xs, *options)
         return xs
-    for name, x in zip(names, xs, strict=True):
-        _check_inplace(op, name, x, options)
-    _check_saved(op, options)
+    check_inplace(op, named, options.tensors())
+    if transformed():
+        rotated = [rotate(x.clone(), options) for x in xs]  # x as it was may be saved
+        return tuple(x.copy_(y) for x, y in zip(xs, rotated, strict=True))
     tables = _tables_needed(options)
     # Not detached: the gradient of the tables depends on x, and may be differentiated again.
     before = [x.clone() if tables else None for x in xs]
     write(*(x.detach() for x in xs), *options.detached())
     # One Function per tensor: autograd lets only a Function with one output write into a view.
-    return tuple(_apply(Rotated, x, b, *options) for x, b in zip(xs, before, strict=True))
+    return tuple(apply(Rotated, x, b, *options) for x, b in zip(xs, before, strict=True))
 
 
 def rotate_out(x: Tensor, out: Tensor, inplace: bool, options: RopeOptions) -> Tensor:
@@ -86,8 +77,7 @@ def rotate_out(x: Tensor, out: Tensor, inplace: bool, options: RopeOptions) -> T
     if not torch.compiler.is_compiling() and out.is_neg():
         raise ValueError("posenc_ext.rope: out must not be a lazily negated view, got one")
     inputs = (x, options.cos, options.sin, out)
-    dual = _forward_mode() and any(forward_ad.unpack_dual(t).tangent is not None for t in inputs)
-    if dual or (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
+    if has_tangent(*inputs) or (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
         raise ValueError(
             "posenc_ext.rope: out must not be given when a gradient is needed (out= is not "
             "differentiable), got an argument that requires grad"
@@ -96,43 +86,10 @@ def rotate_out(x: Tensor, out: Tensor, inplace: bool, options: RopeOptions) -> T
     return out
 
 
-def _check_inplace(op: str, name: str, x: Tensor, options: RopeOptions) -> None:
-    """What autograd would refuse after the write, refuse before it."""
-    leaf = x.is_leaf and x.requires_grad
-    base = None if torch.compiler.is_compiling() else x._base
-    if leaf or (base is not None and base.is_leaf and base.requires_grad):
-        what = "a leaf" if leaf else "a view of a leaf"
-        raise ValueError(
-            f"posenc_ext.{op}: {name} must not be {what} that requires grad when inplace=True, got "
-            f"one of shape {list(x.shape)}"
-        )
-    if not torch.compiler.is_compiling():
-        _C.check_inplace(x, any(t.requires_grad for t in (x, options.cos, options.sin)))
-
-
-def _check_saved(op: str, options: RopeOptions) -> None:
-    """What autograd would refuse to save for backward, refuse before the write."""
-    if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
-        return
-    tensors = {
-        "cos": options.cos,
-        "sin": options.sin,
-        "positions": options.positions,
-        "offset": options.offsets,
-        "cu_seqlens": options.cu_seqlens,
-    }
-    for name, t in tensors.items():
-        if t is not None and t.is_inference():
-            raise ValueError(
-                f"posenc_ext.{op}: {name} must not be an inference tensor when a gradient is "
-                "needed, got one: clone() it outside inference mode"
-            )
-
-
 def table_grads(grad: Tensor, x: Tensor, options: RopeOptions) -> tuple[Tensor, Tensor]:
     """The gradient of rotate(x) in cos and in sin, for the gradient `grad` of its result."""
-    if _differentiated(grad, x):
-        return _apply(TableGrads, grad, x, *options)
+    if differentiated(grad, x):
+        return apply(TableGrads, grad, x, *options)
     return _ops.rope_table_grad(grad, x, *options)
 
 
@@ -146,41 +103,20 @@ def rotate_by(x: Tensor, cos: Tensor | None, sin: Tensor | None, options: RopeOp
     return F.pad(rotated, (0, x.shape[-1] - options.rotary_dim))
 
 
-class Saved:
-    """Keeps the options, and the tensors that a derivative needs, in an autograd context."""
-
-    @staticmethod
-    def save(ctx: Any, xs: tuple[Tensor | None, ...], options: tuple[Any, ...]) -> None:
-        ctx.count = len(xs)
-        ctx.flags = options[5:]
-        ctx.save_for_backward(*xs, *options[:5])
-        if _forward_mode():
-            ctx.save_for_forward(*xs, *options[:5])
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def load(ctx: Any) -> tuple[tuple[Any, ...], RopeOptions]:
-        tensors = ctx.saved_tensors
-        return tensors[: ctx.count], RopeOptions(*tensors[ctx.count :], *ctx.flags)
+def _keep(ctx: Any, xs: tuple[Tensor | None, ...], options: Sequence[Any]) -> None:
+    """Save the options, and the tensors that a derivative needs."""
+    ctx.count = len(xs)
+    ctx.flags = options[5:]
+    save(ctx, *xs, *options[:5])
 
 
-def _tables_needed(options: tuple[Any, ...]) -> bool:
-    return options[0].requires_grad or options[1].requires_grad or _forward_mode()
+def _kept(ctx: Any) -> tuple[tuple[Any, ...], RopeOptions]:
+    tensors = ctx.saved_tensors
+    return tensors[: ctx.count], RopeOptions(*tensors[ctx.count :], *ctx.flags)
 
 
-class Rope(Function):
-    """rotate(x)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, *options: Any) -> Tensor:
-        Saved.save(ctx, (x if _tables_needed(options) else None,), options)
-        return _ops.rope(x, *options)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-        (x,), options = Saved.load(ctx)
-        tables = any(ctx.needs_input_grad[1:3])
-        return *_pull_back(x, grad, options, ctx.needs_input_grad[0], tables), *(None,) * 7
+def _tables_needed(options: Sequence[Any]) -> bool:
+    return options[0].requires_grad or options[1].requires_grad or forward_mode()
 
 
 def _pull_back(
@@ -194,24 +130,70 @@ def _pull_back(
     return dx, dcos, dsin
 
 
-class ApplyRope(Function):
+def _push_forward(
+    x: Tensor, dx: Tensor | None, tangents: tuple[Any, ...], options: RopeOptions
+) -> Tensor | None:
+    """The tangent of rotate(x): dx rotated, plus x rotated by the tangents of the tables."""
+    dcos, dsin = tangents[:2]
+    tables = dcos is not None or dsin is not None
+    return total(
+        None if dx is None else rotate(dx, options),
+        rotate_by(x, dcos, dsin, options) if tables else None,
+    )
+
+
+class Rope(Op):
+    """rotate(x)."""
+
+    @staticmethod
+    def forward(x: Tensor, *options: Any) -> Tensor:
+        return _ops.rope(x, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, *options = inputs
+        _keep(ctx, (x if _tables_needed(options) else None,), options)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
+        (x,), options = _kept(ctx)
+        tables = any(ctx.needs_input_grad[1:3])
+        return *_pull_back(x, grad, options, ctx.needs_input_grad[0], tables), *(None,) * 7
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Tensor | None, *tangents: Any) -> Tensor | None:
+        (x,), options = _kept(ctx)
+        return _push_forward(x, dx, tangents, options)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, *options: Any) -> tuple[Any, Any]:
+        folded = fold(info.batch_size, in_dims, (x,), options)
+        if folded is None:
+            return one_by_one(Rope, info, in_dims, x, *options)
+        return folded.unfold(rotate(folded.xs[0], folded.options)), folded.axis
+
+
+class ApplyRope(Op):
     """rotate(q) and rotate(k) in one pass."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+    def forward(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+        return _ops.apply_rope(q, k, *options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        q, k, *options = inputs
         tables = _tables_needed(options)
-        Saved.save(ctx, (q, k) if tables else (None, None), options)
-        q_out, k_out = _ops.apply_rope(q, k, *options)
+        _keep(ctx, (q, k) if tables else (None, None), options)
         if not tables:
-            if not ctx.needs_input_grad[0]:
-                ctx.mark_non_differentiable(q_out)
-            if not ctx.needs_input_grad[1]:
-                ctx.mark_non_differentiable(k_out)
-        return q_out, k_out
+            constant = [
+                y for y, need in zip(output, ctx.needs_input_grad, strict=False) if not need
+            ]
+            ctx.mark_non_differentiable(*constant)
 
     @staticmethod
     def backward(ctx: Any, grad_q: Any, grad_k: Any) -> tuple[Any, ...]:
-        (q, k), options = Saved.load(ctx)
+        (q, k), options = _kept(ctx)
         need_q = ctx.needs_input_grad[0] and grad_q is not None
         need_k = ctx.needs_input_grad[1] and grad_k is not None
         back = options.inverted()
@@ -229,43 +211,82 @@ class ApplyRope(Function):
             for x, grad in ((q, grad_q), (k, grad_k)):
                 if grad is not None:
                     c, s = table_grads(grad, x, options)
-                    dcos = c if dcos is None else dcos + c
-                    dsin = s if dsin is None else dsin + s
+                    dcos, dsin = total(dcos, c), total(dsin, s)
         return dq, dk, dcos, dsin, *(None,) * 7
 
-
-class Rotated(Function):
-    """Tells autograd that x has been rotated in place. `before` is a copy of what it was, if the
-    tables need a gradient."""
+    @staticmethod
+    def jvp(ctx: Any, dq: Tensor | None, dk: Tensor | None, *tangents: Any) -> tuple[Any, Any]:
+        (q, k), options = _kept(ctx)
+        dq_out = _push_forward(q, dq, tangents, options)
+        dk_out = _push_forward(k, dk, tangents, options)
+        # autograd takes no None from a jvp: where no tangent comes in, zeros go out.
+        return (
+            torch.zeros_like(q) if dq_out is None else dq_out,
+            torch.zeros_like(k) if dk_out is None else dk_out,
+        )
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, before: Tensor | None, *options: Any) -> Tensor:
-        Saved.save(ctx, (before,), options)
-        ctx.mark_dirty(x)
+    def vmap(info: Any, in_dims: Any, q: Tensor, k: Tensor, *options: Any) -> tuple[Any, Any]:
+        folded = fold(info.batch_size, in_dims, (q, k), options)
+        if folded is None:
+            return one_by_one(ApplyRope, info, in_dims, q, k, *options)
+        pair = rotate_pair(folded.xs[0], folded.xs[1], folded.options)
+        return tuple(map(folded.unfold, pair)), (folded.axis, folded.axis)
+
+
+class Rotated(Op):
+    """Tells autograd that x has been rotated in place. `before` is a copy of what it was, if the
+    tables need a gradient. Transforms never see it."""
+
+    @staticmethod
+    def forward(x: Tensor, before: Tensor | None, *options: Any) -> Tensor:
         return x
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, before, *options = inputs
+        _keep(ctx, (before,), options)
+        ctx.mark_dirty(x)
+
+    @staticmethod
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
-        (before,), options = Saved.load(ctx)
+        (before,), options = _kept(ctx)
         tables = any(ctx.needs_input_grad[2:4])
         dx, dcos, dsin = _pull_back(before, grad, options, ctx.needs_input_grad[0], tables)
         return dx, None, dcos, dsin, *(None,) * 7
 
 
-class TableGrads(Function):
+class TableGrads(Op):
     """table_grads(grad, x)."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, x: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-        Saved.save(ctx, (grad, x), options)
+    def forward(grad: Tensor, x: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
         return _ops.rope_table_grad(grad, x, *options)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        grad, x, *options = inputs
+        _keep(ctx, (grad, x), options)
+
+    @staticmethod
     def backward(ctx: Any, cos: Any, sin: Any) -> tuple[Any, ...]:
-        (grad, x), options = Saved.load(ctx)
+        (grad, x), options = _kept(ctx)
         if cos is None and sin is None:
             return (None,) * 11
         need_grad, need_x = ctx.needs_input_grad[:2]
         dgrad = rotate_by(x, cos, sin, options) if need_grad else None
         dx = rotate_by(grad, cos, sin, options.inverted()) if need_x else None
         return dgrad, dx, *(None,) * 9
+
+    @staticmethod
+    def jvp(ctx: Any, dgrad: Tensor | None, dx: Tensor | None, *_: Any) -> tuple[Any, Any]:
+        (grad, x), options = _kept(ctx)
+        none = (None, None)
+        by_grad = none if dgrad is None else table_grads(dgrad, x, options)
+        by_x = none if dx is None else table_grads(grad, dx, options)
+        dcos, dsin = total(by_grad[0], by_x[0]), total(by_grad[1], by_x[1])
+        # A tangent of the tables alone: their gradient does not depend on them.
+        return (
+            torch.zeros_like(options.cos) if dcos is None else dcos,
+            torch.zeros_like(options.sin) if dsin is None else dsin,
+        )

@@ -26,6 +26,11 @@ class RopeOptions(NamedTuple):
     def rotary_dim(self) -> int:
         return 2 * self.cos.shape[-1]
 
+    def tensors(self) -> dict[str, Tensor | None]:
+        """By the names that the public functions have for them."""
+        names = ("cos", "sin", "positions", "offset", "cu_seqlens")
+        return dict(zip(names, self[:5], strict=True))
+
     def inverted(self) -> RopeOptions:
         return self._replace(inverse=not self.inverse)
 

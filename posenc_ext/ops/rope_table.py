@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.autograd.function import Function
 
 from ..arguments import check_precision, error, integer, number
+from .functions import Op, apply, differentiated, one_by_one, save
 from .mrope import by_axes, check_axes, section_axes
 from .rope_options import check_tensors
 
@@ -132,39 +131,33 @@ def _float32_table(
     return (angle.cos() * factor).to(dtype), (angle.sin() * factor).to(dtype)
 
 
-# Gradients. The angle is phi = position * frequency, so d cos = -sin dphi and d sin = cos dphi; the
+# Derivatives. The angle is phi = position * frequency, so d cos = -sin dphi, d sin = cos dphi; the
 # derivatives call `table` again, in float64, so that every order of derivative works.
-
-
-def _forward_mode() -> bool:
-    return forward_ad._current_level >= 0
 
 
 def table(
     positions: Tensor, inv_freq: Tensor, factor: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """The op, differentiable: positions [...], inv_freq float64 [n] -> cos, sin [..., n]."""
-    call: Any = _ops.rope_table
-    if _forward_mode():
-        call = _RopeTableDual.apply
-    elif torch.is_grad_enabled() and (positions.requires_grad or inv_freq.requires_grad):
-        call = _RopeTable.apply
-    cos, sin = call(positions, inv_freq, factor, dtype)
-    return cos, sin
+    args = (positions, inv_freq, factor, dtype)
+    if differentiated(positions, inv_freq):
+        return apply(Table, *args)
+    return _ops.rope_table(*args)
 
 
-class _RopeTable(Function):
+class Table(Op):
+    """table(positions, inv_freq)."""
+
     @staticmethod
     def forward(
-        ctx: Any, positions: Tensor, inv_freq: Tensor, factor: float, dtype: torch.dtype
+        positions: Tensor, inv_freq: Tensor, factor: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(positions, inv_freq)
-        if _forward_mode():
-            ctx.save_for_forward(positions, inv_freq)
-        ctx.factor, ctx.dtype = factor, dtype
-        ctx.set_materialize_grads(False)
-        cos, sin = _ops.rope_table(positions, inv_freq, factor, dtype)
-        return cos, sin
+        return _ops.rope_table(positions, inv_freq, factor, dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        *tensors, ctx.factor, ctx.dtype = inputs
+        save(ctx, *tensors)
 
     @staticmethod
     def backward(ctx: Any, grad_cos: Tensor | None, grad_sin: Tensor | None) -> tuple[Any, ...]:
@@ -184,10 +177,6 @@ class _RopeTable(Function):
             df = (dphi * positions.double().unsqueeze(-1)).unsqueeze(0).flatten(0, -2).sum(0)
         return dp, df, None, None
 
-
-class _RopeTableDual(_RopeTable):
-    """With forward mode; apart, since torch.compile refuses a Function with a jvp."""
-
     @staticmethod
     def jvp(ctx: Any, dp: Tensor | None, df: Tensor | None, *_: Any) -> tuple[Any, Any]:
         positions, inv_freq = ctx.saved_tensors
@@ -198,3 +187,9 @@ class _RopeTableDual(_RopeTable):
         if df is not None:
             dphi = dphi + positions.double().unsqueeze(-1) * df
         return (-sin * dphi).to(ctx.dtype), (cos * dphi).to(ctx.dtype)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, positions: Tensor, *args: Any) -> tuple[Any, Any]:
+        if in_dims[1] is not None:
+            return one_by_one(Table, info, in_dims, positions, *args)
+        return table(positions.movedim(in_dims[0], 0), *args), (0, 0)

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..arguments import error, integer, number
+from .functions import differentiated
 from .rope_options import check_tensors
 from .rope_table import table
-from .sinusoidal_autograd import differentiated
 
 _ops = torch.ops.posenc_ext
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -1,0 +1,205 @@
+"""Differentiable ops, each written once, for every way PyTorch has of calling them.
+
+torch.func wants a Function with `forward(*args)` and `setup_context`, and adds 20 us and more to a
+call of one; torch.compile refuses one that has a `jvp`. So an :class:`Op` has all the methods, and
+`apply` calls it, under a transform of torch.func, or else one of two Functions made from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch._C._functorch import unwrap_if_dead
+from torch.autograd import forward_ad
+from torch.autograd.function import Function
+
+from .._native import _C
+from ..arguments import error
+
+
+class Op:
+    """A differentiable op: static `forward(*args)`, `setup_context(ctx, inputs, output)`,
+    `backward`, `jvp`, and `vmap` where there is a better way than one call per sample.
+
+    Call it with :func:`apply`. `backward`, `jvp` and `vmap` call differentiable functions, never a
+    raw op, so that every order of derivative works.
+    """
+
+    call_eager: ClassVar[Callable[..., Any]]
+    traced: ClassVar[type[Function]]
+    transformed: ClassVar[type[Function]]
+
+    forward: ClassVar[Callable[..., Any]]
+    setup_context: ClassVar[Callable[..., None]]
+    backward: ClassVar[Callable[..., Any]]
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise NotImplementedError
+
+    def __init_subclass__(cls) -> None:
+        def forward(ctx: Any, *args: Any) -> Any:
+            output = cls.forward(*args)
+            cls.setup_context(ctx, args, output)
+            return output
+
+        def function(**methods: Callable[..., Any]) -> type[Function]:
+            static = {name: staticmethod(method) for name, method in methods.items()}
+            return type(cls.__name__, (Function,), {"__module__": cls.__module__, **static})
+
+        cls.traced = function(forward=forward, backward=cls.backward)
+        eager = function(forward=forward, backward=cls.backward, jvp=cls.jvp)
+        cls.call_eager = super(Function, eager).apply  # type: ignore[misc]  # torch's, in C++
+        cls.transformed = function(
+            forward=cls.forward,
+            setup_context=cls.setup_context,
+            backward=cls.backward,
+            jvp=cls.jvp,
+            vmap=cls.vmap,
+        )
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
+        return one_by_one(cls, info, in_dims, *args)
+
+
+def one_by_one(
+    op: type[Op], info: Any, in_dims: Sequence[int | None], *args: Any
+) -> tuple[Any, Any]:
+    """vmap by one call per sample."""
+    samples = []
+    for i in range(info.batch_size):
+        picked = (a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True))
+        samples.append(apply(op, *picked))
+    if isinstance(samples[0], Tensor):
+        return torch.stack(samples), 0
+    outputs = tuple(torch.stack(each) for each in zip(*samples, strict=True))
+    return outputs, (0,) * len(outputs)
+
+
+def spread(t: Tensor, dim: int | None, size: int, axis: int) -> Tensor:
+    """For a vmap rule: t with the batch axis here, expanded to it if t has none."""
+    if dim is not None:
+        return t.movedim(dim, axis)
+    return t.unsqueeze(axis).expand(*t.shape[:axis], size, *t.shape[axis:])
+
+
+def per_batch(
+    t: Any, dim: int | None, rank: int, size: int, batch: int = 1, broadcast: bool = False
+) -> Any:
+    """For a vmap rule that makes the batch axis V a part of B: an option with B or V in it, made
+    one for each of V*B.
+
+    The option has `rank` axes if there is one for each of B. `broadcast`: or one for all of B, with
+    that axis of size 1. What is the same for all of V and B stays as it is.
+    """
+    if t is None:
+        return None
+    own = t.dim() - (dim is not None) == rank
+    if dim is None and (not own or (broadcast and t.shape[0] == 1)):
+        return t
+    t = spread(t, dim, size, 0)
+    if not own:
+        t = t.unsqueeze(1)
+    if t.shape[1] == 1 and (broadcast or not own):
+        t = t.expand(size, batch, *t.shape[2:])
+    return t.flatten(0, 1)
+
+
+def apply(op: type[Op], *args: Any) -> Any:
+    if torch.compiler.is_compiling():
+        return op.traced.apply(*args)
+    if torch._C._are_functorch_transforms_active():
+        return op.transformed.apply(*args)
+    # As Function.apply does, which looks for defaults and transforms too, for 2 us.
+    return op.call_eager(*[unwrap_if_dead(a) if isinstance(a, Tensor) else a for a in args])
+
+
+def forward_mode() -> bool:
+    return forward_ad._current_level >= 0
+
+
+def transformed() -> bool:
+    """In forward mode, or under a transform of torch.func?"""
+    return forward_mode() or (
+        not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    )
+
+
+def differentiated(*tensors: Tensor) -> bool:
+    """Does any derivative flow through these? If not, the op alone will do."""
+    if transformed():
+        return True
+    if torch.is_grad_enabled():
+        for t in tensors:  # any() of a generator would cost more than all else here
+            if t.requires_grad:
+                return True
+    return False
+
+
+def save(ctx: Any, *tensors: Tensor | None) -> None:
+    """Keep tensors for the derivatives, whose incoming gradients and tangents may be None."""
+    ctx.save_for_backward(*tensors)
+    if forward_mode():
+        ctx.save_for_forward(*tensors)
+    ctx.set_materialize_grads(False)
+
+
+def total(*terms: Tensor | None) -> Tensor | None:
+    """The sum of those that are there."""
+    result: Tensor | None = None
+    for term in terms:
+        if term is not None:
+            result = term if result is None else result + term
+    return result
+
+
+def check_inplace(op: str, written: dict[str, Tensor], others: dict[str, Tensor | None]) -> None:
+    """What autograd would refuse after the write, refuse before it.
+
+    `written` are the tensors to write into, `others` those that a derivative keeps.
+    """
+    compiling = torch.compiler.is_compiling()
+    for name, x in written.items():
+        leaf = x.is_leaf and x.requires_grad
+        base = None if compiling else x._base
+        if leaf or (base is not None and base.is_leaf and base.requires_grad):
+            what = "a leaf" if leaf else "a view of a leaf"
+            raise error(
+                ValueError,
+                op,
+                f"{name} must not be {what} that requires grad when inplace=True, got one of shape "
+                f"{list(x.shape)}",
+            )
+        if not compiling:
+            inputs = (x, *others.values())
+            _C.check_inplace(x, any(t is not None and t.requires_grad for t in inputs))
+    if compiling or torch.is_inference_mode_enabled():
+        return
+    for name, other in others.items():
+        if other is not None and other.is_inference():
+            raise error(
+                ValueError,
+                op,
+                f"{name} must not be an inference tensor when a gradient is needed, got one: "
+                "clone() it outside inference mode",
+            )
+
+
+def check_not_negated(op: str, name: str, x: Tensor) -> None:
+    if not torch.compiler.is_compiling() and x.is_neg():
+        raise error(
+            ValueError,
+            op,
+            f"{name} must not be a lazily negated view when inplace=True, got one: call "
+            "resolve_neg() first",
+        )
+
+
+def has_tangent(*tensors: Tensor) -> bool:
+    return forward_ad._current_level >= 0 and any(
+        forward_ad.unpack_dual(t).tangent is not None for t in tensors
+    )
