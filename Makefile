@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PATH := $(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check lint cmake-test smoke install-test clean
+.PHONY: help demo test bench check lint cmake-test smoke install-test cuda clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -54,6 +54,9 @@ smoke: $(DEV) ## the demo and the bench at small sizes: do they run?
 
 install-test: $(DEV) ## pip install in all its ways, in fresh environments (minutes)
 	pytest -m slow tests/test_install.py
+
+cuda: $(DEV) ## run the CUDA kernels on the CPU, and check what nvcc makes of them (needs no GPU)
+	pytest tests/cuda_source $(ARGS)
 
 clean: ## remove what the build made; .venv keeps its packages
 	rm -rf build dist *.egg-info $(VENV)/.built-* $(VENV)/.dev-*

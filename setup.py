@@ -1,8 +1,8 @@
-"""The build of posenc_ext: compiles every csrc/*.cpp and csrc/cpu/*.cpp into posenc_ext._C.
+"""The build of posenc_ext: compiles csrc/*.cpp, csrc/cpu/*.cpp and, for CUDA, csrc/cuda into _C.
 
 The environment steers it:
     MAX_JOBS=n            compile at most n files at once (ninja starts one per core otherwise)
-    POSENC_CUDA=0|1       leave csrc/cuda/*.cu out, or insist on it; unset: in if torch and nvcc can
+    POSENC_CUDA=0|1       leave csrc/cuda out, or insist on it; unset: in if torch and nvcc can
     POSENC_WERROR=1       a compiler warning is an error
     CUDA_HOME             the CUDA toolkit, when it is not the one nvcc on PATH belongs to
     TORCH_CUDA_ARCH_LIST  as in PyTorch, e.g. "8.0 9.0+PTX"
@@ -72,7 +72,7 @@ def find_cuda(sources):
     elif home is None:
         reason = "nvcc was not found (put it on PATH, or set CUDA_HOME)"
     elif not sources:
-        reason = "csrc/cuda holds no .cu files"
+        reason = "csrc/cuda holds no sources"
     if reason and forced == "1":
         raise SystemExit(f"posenc_ext: POSENC_CUDA=1 asks for CUDA, but {reason}")
     if reason:
@@ -111,7 +111,7 @@ def openmp_flags():
 
 
 def make_extension():
-    cuda_sources = glob_sources("csrc/cuda/*.cu")
+    cuda_sources = glob_sources("csrc/cuda/*.cu", "csrc/cuda/*.cpp")
     cuda_home = find_cuda(cuda_sources)
     if cuda_home:
         os.environ["CUDA_HOME"] = cuda_home  # read when torch.utils.cpp_extension is imported
@@ -138,6 +138,7 @@ def make_extension():
         define_macros=[
             ("POSENC_VERSION", f'"{VERSION}"'),
             ("POSENC_TORCH_VERSION", f'"{torch.__version__}"'),
+            *([("POSENC_CUDA_VERSION", f'"{torch.version.cuda}"')] if cuda_home else []),
         ],
         depends=glob_sources("csrc/**/*.h", "csrc/**/*.cuh", "csrc/**/*.inc"),
         extra_compile_args={"cxx": cxx, "nvcc": nvcc},

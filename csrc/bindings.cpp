@@ -1,4 +1,4 @@
-// The schema of every op, and the module. The only file that sees Python.
+// The library of ops, and the module. The only file that sees Python.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
@@ -9,51 +9,9 @@
 
 #include "checks.h"
 #include "cpu/isa.h"
+#include "schemas.h"
 
-// The arguments shared by every rope op, after the tensors to rotate.
-#define ROPE_OPTIONS                                                                        \
-  "Tensor cos, Tensor sin, Tensor? positions, Tensor? offsets, Tensor? cu_seqlens, SymInt " \
-  "offset, "                                                                                \
-  "str layout, bool interleaved, bool inverse"
-
-TORCH_LIBRARY(posenc_ext, m) {
-  m.def("rope(Tensor x, " ROPE_OPTIONS ") -> Tensor");
-  m.def("rope_(Tensor(a!) x, " ROPE_OPTIONS ") -> ()");
-  m.def("rope_out(Tensor x, " ROPE_OPTIONS ", *, Tensor(a!) out) -> ()");
-  m.def("apply_rope(Tensor q, Tensor k, " ROPE_OPTIONS ") -> (Tensor, Tensor)");
-  m.def("apply_rope_(Tensor(a!) q, Tensor(b!) k, " ROPE_OPTIONS ") -> ()");
-  // Gradients of cos and sin.
-  m.def("rope_table_grad(Tensor grad, Tensor x, " ROPE_OPTIONS ") -> (Tensor, Tensor)");
-  m.def(
-      "rope_table(Tensor positions, Tensor inv_freq, float attention_factor, ScalarType dtype) -> "
-      "(Tensor cos, Tensor sin)");
-  m.def(
-      "sinusoidal_frequencies(Tensor like, SymInt count, float base, float denominator) -> Tensor");
-  m.def(
-      "sinusoidal_table(Tensor positions, Tensor frequencies, SymInt dim, bool interleaved, bool "
-      "cos_first, ScalarType dtype) -> Tensor");
-  m.def(
-      "add_sinusoidal(Tensor x, Tensor frequencies, Tensor? offsets, SymInt offset, float scale, "
-      "bool interleaved, bool cos_first) -> Tensor");
-
-  m.def(
-      "alibi_bias(Tensor slopes, SymInt q_len, SymInt k_len, bool causal, ScalarType dtype, "
-      "Tensor? key_positions) -> Tensor");
-  m.def("add_alibi(Tensor scores, Tensor slopes, bool causal) -> Tensor");
-  m.def("add_alibi_(Tensor(a!) scores, Tensor slopes, bool causal) -> ()");
-  m.def(
-      "alibi_softmax(Tensor scores, Tensor slopes, float scale, bool causal, "
-      "Tensor? key_padding_mask) -> Tensor");
-  // Gradients of the slopes of a bias, and of scores and slopes of the softmax y.
-  m.def(
-      "alibi_slope_grad(Tensor grad, Tensor slopes, bool causal, Tensor? key_positions) -> Tensor");
-  m.def("alibi_softmax_grad(Tensor grad, Tensor y, float scale, bool causal) -> Tensor");
-  m.def("alibi_softmax_slope_grad(Tensor grad, Tensor y, Tensor slopes, bool causal) -> Tensor");
-
-  // Each is the adjoint, and so the gradient, of the other.
-  m.def("relative_gather(Tensor x, Tensor index, SymInt k_len) -> Tensor");
-  m.def("relative_scatter(Tensor y, Tensor index, SymInt size) -> Tensor");
-}
+TORCH_LIBRARY(posenc_ext, m) { posenc::define_ops(m); }
 
 namespace posenc {
 namespace {

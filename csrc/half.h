@@ -34,6 +34,9 @@ POSENC_INLINE float bits_float(uint32_t u) {
   return x;
 }
 
+// What a tensor may hold, to choose a kernel by.
+enum class RopeDtype { f32, f64, bf16, f16 };
+
 // The type that arithmetic on T runs in.
 template <class T>
 struct math_type {

@@ -7,6 +7,7 @@
 
 #include "cpu/alibi_tiles.h"
 #include "overlap.h"
+#include "rope_types.h"
 
 namespace posenc {
 namespace {

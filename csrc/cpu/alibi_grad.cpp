@@ -13,6 +13,7 @@
 
 #include "alibi.h"
 #include "cpu/alibi_tiles.h"
+#include "rope_types.h"
 
 namespace posenc {
 namespace {

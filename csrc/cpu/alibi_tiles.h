@@ -10,7 +10,6 @@
 
 #include "cpu/alibi_rows.h"
 #include "cpu/huge_pages.h"
-#include "cpu/rope_types.h"
 #include "strides.h"
 
 namespace posenc {

@@ -1,49 +1,24 @@
 // rope and apply_rope on CPU: check, allocate, walk tiles of tokens in parallel, call the row
 // kernel.
-#include "rope.h"
-
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty_strided.h>
-#include <torch/library.h>
 
 #include "cpu/huge_pages.h"
 #include "cpu/rope_index.h"
+#include "cpu/rope_rows.h"
 #include "cpu/rope_tables.h"
-#include "overlap.h"
+#include "rope_ops.h"
+#include "rope_types.h"
 
 namespace posenc {
 namespace {
 
 using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
 
 constexpr int64_t kGrainElements = 32768;  // less work than this is not worth a second thread
 
-// A tensor to rotate and where the result goes.
-struct Operand {
-  const char* x;
-  char* out;
-  int64_t batch, tokens, heads;
-  int64_t x_batch, x_token, x_head, x_dim, out_batch, out_token, out_head, out_dim;
-
-  Operand(const Tensor& in, const Tensor& result, RopeAxes axes)
-      : x(static_cast<const char*>(in.const_data_ptr())),
-        out(static_cast<char*>(result.mutable_data_ptr())) {
-    const auto size = [&](int axis) { return axis < 0 ? 1 : in.size(axis); };
-    const auto stride = [](const Tensor& t, int axis) { return axis < 0 ? 0 : t.stride(axis); };
-    batch = size(axes.batch);
-    tokens = size(axes.seq);
-    heads = size(axes.heads);
-    x_batch = stride(in, axes.batch), out_batch = stride(result, axes.batch);
-    x_token = stride(in, axes.seq), out_token = stride(result, axes.seq);
-    x_head = stride(in, axes.heads), out_head = stride(result, axes.heads);
-    x_dim = in.stride(-1), out_dim = result.stride(-1);
-  }
-};
-
 // Write past the caches? Worth it for results that no cache will hold: a plain store first reads
 // the line that it overwrites. Rows and halves of rows must then be whole cache lines.
-bool stream(c10::ArrayRef<Operand> operands, int64_t item, int64_t pairs) {
+bool stream(c10::ArrayRef<RopeOperand> operands, int64_t item, int64_t pairs) {
   constexpr int64_t line = 64, large = int64_t{1} << 25;
   int64_t bytes = 0;
   for (const auto& o : operands) {
@@ -56,8 +31,8 @@ bool stream(c10::ArrayRef<Operand> operands, int64_t item, int64_t pairs) {
 }
 
 template <class Math>
-void rotate(c10::ArrayRef<Operand> operands, const RopeOptions<int64_t>& options,
-            const RopeIndex& index, at::ScalarType type, int64_t dim) {
+void rotate_tiles(c10::ArrayRef<RopeOperand> operands, const RopeOptions<int64_t>& options,
+                  const RopeIndex& index, at::ScalarType type, int64_t dim) {
   const auto math = sizeof(Math) == 8 ? at::kDouble : at::kFloat;
   const Table cos(options.cos, false, math), sin(options.sin, options.inverse, math);
   const int64_t pairs = options.cos.size(-1);
@@ -102,114 +77,29 @@ void rotate(c10::ArrayRef<Operand> operands, const RopeOptions<int64_t>& options
   });
 }
 
-// Rotates each operand. All checks but those of rope_index have passed.
-void rotate(const char* op, c10::ArrayRef<Operand> operands, const RopeOptions<int64_t>& options,
-            at::ScalarType type, int64_t dim) {
-  int64_t length = 0, elements = 0;
-  for (const auto& operand : operands) {
-    length = std::max(length, operand.tokens);
-    elements += operand.batch * operand.tokens * operand.heads * dim;
+struct OnCpu {
+  static void prepare(const Tensor& out) { prefer_huge_pages(out); }
+
+  static void rotate(const char* op, const Tensor& like, c10::ArrayRef<RopeOperand> operands,
+                     const RopeOptions<int64_t>& options) {
+    const int64_t dim = like.size(-1);
+    int64_t length = 0, elements = 0;
+    for (const auto& operand : operands) {
+      length = std::max(length, operand.tokens);
+      elements += operand.batch * operand.tokens * operand.heads * dim;
+    }
+    const RopeIndex index = rope_index(op, options, operands[0].batch, length);
+    if (elements == 0) return;
+    const auto type = like.scalar_type();
+    if (type == at::kDouble) {
+      rotate_tiles<double>(operands, options, index, type, dim);
+    } else {
+      rotate_tiles<float>(operands, options, index, type, dim);
+    }
   }
-  const RopeIndex index = rope_index(op, options, operands[0].batch, length);
-  if (elements == 0) return;
-  if (type == at::kDouble) {
-    rotate<double>(operands, options, index, type, dim);
-  } else {
-    rotate<float>(operands, options, index, type, dim);
-  }
-}
+};
 
-Tensor empty_output(const Tensor& x) {
-  Tensor out = at::empty_strided(x.sizes(), output_strides<int64_t>(x), x.options());
-  prefer_huge_pages(out);
-  return out;
-}
-
-// The version counter tells autograd that a saved tensor has changed.
-void bump_version(const Tensor& t) {
-  if (!t.is_inference()) t.unsafeGetTensorImpl()->bump_version();
-}
-
-Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, const OptionalTensor& positions,
-            const OptionalTensor& offsets, const OptionalTensor& cu_seqlens, int64_t offset,
-            c10::string_view layout, bool interleaved, bool inverse) {
-  const RopeOptions<int64_t> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                     offset, layout, interleaved, inverse};
-  const RopeAxes axes = check_rope("rope", {"x", x}, options);
-  Tensor out = empty_output(x);
-  rotate("rope", Operand(x, out, axes), options, x.scalar_type(), x.size(-1));
-  return out;
-}
-
-void rope_(const Tensor& x, const Tensor& cos, const Tensor& sin, const OptionalTensor& positions,
-           const OptionalTensor& offsets, const OptionalTensor& cu_seqlens, int64_t offset,
-           c10::string_view layout, bool interleaved, bool inverse) {
-  const RopeOptions<int64_t> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                     offset, layout, interleaved, inverse};
-  const RopeAxes axes = check_rope("rope", {"x", x}, options);
-  check_writable("rope", "x", x);
-  check_apart("rope", "x", x, "cos", cos);
-  check_apart("rope", "x", x, "sin", sin);
-  rotate("rope", Operand(x, x, axes), options, x.scalar_type(), x.size(-1));
-  bump_version(x);
-}
-
-void rope_out(const Tensor& x, const Tensor& cos, const Tensor& sin,
-              const OptionalTensor& positions, const OptionalTensor& offsets,
-              const OptionalTensor& cu_seqlens, int64_t offset, c10::string_view layout,
-              bool interleaved, bool inverse, const Tensor& out) {
-  const RopeOptions<int64_t> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                     offset, layout, interleaved, inverse};
-  const RopeAxes axes = check_rope("rope", {"x", x}, options);
-  check_rope_out<int64_t>("rope", x, out);
-  check_writable("rope", "out", out);
-  if (!same_memory(x, out)) check_apart("rope", "out", out, "x", x);
-  check_apart("rope", "out", out, "cos", cos);
-  check_apart("rope", "out", out, "sin", sin);
-  rotate("rope", Operand(x, out, axes), options, x.scalar_type(), x.size(-1));
-  bump_version(out);
-}
-
-std::tuple<Tensor, Tensor> apply_rope(const Tensor& q, const Tensor& k, const Tensor& cos,
-                                      const Tensor& sin, const OptionalTensor& positions,
-                                      const OptionalTensor& offsets,
-                                      const OptionalTensor& cu_seqlens, int64_t offset,
-                                      c10::string_view layout, bool interleaved, bool inverse) {
-  const RopeOptions<int64_t> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                     offset, layout, interleaved, inverse};
-  const RopeAxes axes = check_apply_rope("apply_rope", q, k, options);
-  Tensor q_out = empty_output(q), k_out = empty_output(k);
-  rotate("apply_rope", {Operand(q, q_out, axes), Operand(k, k_out, axes)}, options, q.scalar_type(),
-         q.size(-1));
-  return {q_out, k_out};
-}
-
-void apply_rope_(const Tensor& q, const Tensor& k, const Tensor& cos, const Tensor& sin,
-                 const OptionalTensor& positions, const OptionalTensor& offsets,
-                 const OptionalTensor& cu_seqlens, int64_t offset, c10::string_view layout,
-                 bool interleaved, bool inverse) {
-  const RopeOptions<int64_t> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                     offset, layout, interleaved, inverse};
-  const RopeAxes axes = check_apply_rope("apply_rope", q, k, options);
-  for (const auto& [name, t] : {std::pair<const char*, const Tensor&>{"q", q}, {"k", k}}) {
-    check_writable("apply_rope", name, t);
-    check_apart("apply_rope", name, t, "cos", cos);
-    check_apart("apply_rope", name, t, "sin", sin);
-  }
-  check_apart("apply_rope", "q", q, "k", k);
-  rotate("apply_rope", {Operand(q, q, axes), Operand(k, k, axes)}, options, q.scalar_type(),
-         q.size(-1));
-  bump_version(q);
-  bump_version(k);
-}
-
-TORCH_LIBRARY_IMPL(posenc_ext, CPU, m) {
-  m.impl("rope", rope);
-  m.impl("rope_", rope_);
-  m.impl("rope_out", rope_out);
-  m.impl("apply_rope", apply_rope);
-  m.impl("apply_rope_", apply_rope_);
-}
+TORCH_LIBRARY_IMPL(posenc_ext, CPU, m) { RopeOps<OnCpu>::add_to(m); }
 
 }  // namespace
 }  // namespace posenc

@@ -13,8 +13,8 @@
 
 #include "cpu/rope_index.h"
 #include "cpu/rope_rows.h"
-#include "cpu/rope_types.h"
 #include "rope.h"
+#include "rope_types.h"
 
 namespace posenc {
 namespace {

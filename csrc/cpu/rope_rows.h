@@ -32,8 +32,6 @@ struct RopeGradRow {
   double* dsin;
 };
 
-enum class RopeDtype { f32, f64, bf16, f16 };
-
 struct RopeKernels {
   // [interleaved][streamed]. Streamed: the result goes past the caches; every row of `out` and each
   // half of it is aligned to 64 bytes.

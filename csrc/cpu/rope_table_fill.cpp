@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "cpu/rope_types.h"
+#include "rope_types.h"
 
 namespace posenc {
 namespace {

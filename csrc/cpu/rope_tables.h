@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "cpu/rope_index.h"
-#include "cpu/rope_types.h"
+#include "cpu/rope_rows.h"
+#include "rope_types.h"
 
 namespace posenc {
 

@@ -12,8 +12,8 @@
 
 #include "cpu/huge_pages.h"
 #include "cpu/rope_table_fill.h"
-#include "cpu/rope_types.h"
 #include "cpu/sinusoidal_rows.h"
+#include "rope_types.h"
 
 namespace posenc {
 namespace {

@@ -1,9 +1,9 @@
-// ATen's dtypes as the row kernels name them.
+// ATen's dtypes as the kernels name them.
 #pragma once
 
 #include <c10/core/ScalarType.h>
 
-#include "cpu/rope_rows.h"
+#include "half.h"
 
 namespace posenc {
 

@@ -1,0 +1,94 @@
+// What every kernel uses: grid-stride loops, 16-byte access, checks on the device, the launch.
+// Torch-free. The same kernels are compiled for the CPU as well, with -DPOSENC_CUDA_ON_CPU and a
+// header of the tests that stands in for the CUDA runtime; nothing else may tell the two apart.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "cuda/runtime.h"
+#include "half.h"
+
+#ifndef POSENC_CUDA_ON_CPU
+// Kernels take one struct by value, or a few plain arguments.
+#define POSENC_LAUNCH(kernel, blocks, threads, stream, ...) \
+  kernel<<<static_cast<unsigned>(blocks), threads, 0, stream>>>(__VA_ARGS__)
+
+// Stops the kernel with a message unless `ok`, in every build. What follows must still stay inside
+// its memory: other threads run on for a while.
+#define POSENC_DEVICE_CHECK(ok, message) \
+  ((ok) ? static_cast<void>(0) : __assert_fail(message, __FILE__, __LINE__, "posenc_ext"))
+
+#define POSENC_MAX_BLOCKS 65535
+#define POSENC_COUNT_READ(bytes)
+#define POSENC_COUNT_WRITE(bytes)
+#endif
+
+#define POSENC_DEVICE static __device__ __forceinline__
+#define POSENC_DEVICE_METHOD __device__ __forceinline__
+
+namespace posenc {
+
+constexpr int kThreads = 256;  // of every block
+
+// How many blocks to start for `items` of work. Kernels walk on in steps of the grid, so fewer
+// blocks than items are right too, and no axis of the grid ever reaches its limit.
+static inline int64_t grid_for(int64_t items) {
+  return items < POSENC_MAX_BLOCKS ? items : POSENC_MAX_BLOCKS;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The thread's place in the grid and the step to its next item:
+//   for (int64_t i = grid_thread(); i < n; i += grid_step())
+POSENC_DEVICE int64_t grid_thread() {
+  return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+POSENC_DEVICE int64_t grid_step() { return static_cast<int64_t>(gridDim.x) * blockDim.x; }
+
+// Global memory is read and written through these.
+template <class T>
+POSENC_DEVICE T load(const T* from) {
+  POSENC_COUNT_READ(sizeof(T));
+  return *from;
+}
+template <class T>
+POSENC_DEVICE void store(T* to, T value) {
+  POSENC_COUNT_WRITE(sizeof(T));
+  *to = value;
+}
+
+// 16 bytes of T, read and written in one instruction: the address must be a multiple of 16.
+struct alignas(16) Bytes16 {
+  uint32_t words[4];
+};
+
+template <class T>
+struct Pack {
+  static constexpr int size = 16 / sizeof(T);
+  T at[size];
+};
+
+template <class T>
+POSENC_DEVICE Pack<T> load_pack(const T* from) {
+  const Bytes16 bytes = load(reinterpret_cast<const Bytes16*>(from));
+  Pack<T> pack;
+  memcpy(&pack, &bytes, 16);
+  return pack;
+}
+template <class T>
+POSENC_DEVICE void store_pack(T* to, const Pack<T>& pack) {
+  Bytes16 bytes;
+  memcpy(&bytes, &pack, 16);
+  store(reinterpret_cast<Bytes16*>(to), bytes);
+}
+
+// May a kernel use packs on rows that start at `data` plus any multiples of these strides (in
+// elements of `item` bytes)?
+template <class... Strides>
+static inline bool aligned16(const void* data, int64_t item, Strides... strides) {
+  return ((reinterpret_cast<uintptr_t>(data) | ... | static_cast<uintptr_t>(strides * item)) &
+          15) == 0;
+}
+
+}  // namespace posenc

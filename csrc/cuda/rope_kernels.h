@@ -1,0 +1,45 @@
+// The kernels of rope, as the torch side calls them. Torch-free.
+#pragma once
+
+#include <cstdint>
+
+#include "cuda/runtime.h"
+#include "half.h"
+#include "rope_operand.h"
+
+namespace posenc {
+
+// positions, offsets or cu_seqlens; data is null for one that was not given.
+struct RopeIndexTensor {
+  const void* data;
+  bool wide;            // int64, else int32
+  int64_t batch, step;  // strides in elements
+};
+
+// Which table row each token reads; see table_row() in rope_rows.cuh.
+struct RopeRowSource {
+  RopeIndexTensor positions, offsets, cu_seqlens;
+  int64_t offset;     // without offsets
+  int64_t sequences;  // N of cu_seqlens
+  int64_t length;     // tokens of a batch entry
+  int64_t rows;       // of the table
+};
+
+// cos or sin. batch is 0 for a table that all batch entries share.
+struct RopeCudaTable {
+  const void* data;
+  RopeDtype type;
+  int64_t batch, row, column;  // strides in elements
+};
+
+struct RopeCall {
+  RopeOperand q, k;  // k.heads is 0 when there is one operand only
+  RopeCudaTable cos, sin;
+  RopeRowSource source;
+  int64_t batch, dim, pairs;  // pairs = R/2
+  bool inverse;
+};
+
+void launch_rope(const RopeCall& call, RopeDtype type, bool interleaved, cudaStream_t stream);
+
+}  // namespace posenc

@@ -1,0 +1,51 @@
+// The schema of every op, on one screen. The name of an op's public function is its own without a
+// trailing `_` or `_out`.
+#pragma once
+
+#include <torch/library.h>
+
+namespace posenc {
+
+// The arguments shared by every rope op, after the tensors to rotate.
+#define ROPE_OPTIONS                                                                        \
+  "Tensor cos, Tensor sin, Tensor? positions, Tensor? offsets, Tensor? cu_seqlens, SymInt " \
+  "offset, "                                                                                \
+  "str layout, bool interleaved, bool inverse"
+
+constexpr const char* kSchemas[] = {
+    "rope(Tensor x, " ROPE_OPTIONS ") -> Tensor",
+    "rope_(Tensor(a!) x, " ROPE_OPTIONS ") -> ()",
+    "rope_out(Tensor x, " ROPE_OPTIONS ", *, Tensor(a!) out) -> ()",
+    "apply_rope(Tensor q, Tensor k, " ROPE_OPTIONS ") -> (Tensor, Tensor)",
+    "apply_rope_(Tensor(a!) q, Tensor(b!) k, " ROPE_OPTIONS ") -> ()",
+    // Gradients of cos and sin.
+    "rope_table_grad(Tensor grad, Tensor x, " ROPE_OPTIONS ") -> (Tensor, Tensor)",
+    "rope_table(Tensor positions, Tensor inv_freq, float attention_factor, ScalarType dtype) -> "
+    "(Tensor cos, Tensor sin)",
+    "sinusoidal_frequencies(Tensor like, SymInt count, float base, float denominator) -> Tensor",
+    "sinusoidal_table(Tensor positions, Tensor frequencies, SymInt dim, bool interleaved, bool "
+    "cos_first, ScalarType dtype) -> Tensor",
+    "add_sinusoidal(Tensor x, Tensor frequencies, Tensor? offsets, SymInt offset, float scale, "
+    "bool interleaved, bool cos_first) -> Tensor",
+
+    "alibi_bias(Tensor slopes, SymInt q_len, SymInt k_len, bool causal, ScalarType dtype, "
+    "Tensor? key_positions) -> Tensor",
+    "add_alibi(Tensor scores, Tensor slopes, bool causal) -> Tensor",
+    "add_alibi_(Tensor(a!) scores, Tensor slopes, bool causal) -> ()",
+    "alibi_softmax(Tensor scores, Tensor slopes, float scale, bool causal, "
+    "Tensor? key_padding_mask) -> Tensor",
+    // Gradients of the slopes of a bias, and of scores and slopes of the softmax y.
+    "alibi_slope_grad(Tensor grad, Tensor slopes, bool causal, Tensor? key_positions) -> Tensor",
+    "alibi_softmax_grad(Tensor grad, Tensor y, float scale, bool causal) -> Tensor",
+    "alibi_softmax_slope_grad(Tensor grad, Tensor y, Tensor slopes, bool causal) -> Tensor",
+
+    // Each is the adjoint, and so the gradient, of the other.
+    "relative_gather(Tensor x, Tensor index, SymInt k_len) -> Tensor",
+    "relative_scatter(Tensor y, Tensor index, SymInt size) -> Tensor",
+};
+
+inline void define_ops(torch::Library& m) {
+  for (const char* schema : kSchemas) m.def(schema);
+}
+
+}  // namespace posenc

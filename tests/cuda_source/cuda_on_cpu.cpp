@@ -1,0 +1,167 @@
+#include "cuda_on_cpu.h"
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <vector>
+
+namespace cuda_on_cpu {
+namespace {
+
+constexpr size_t kStackBytes = size_t{64} << 10;
+constexpr unsigned kMaxThreads = 1024;
+
+// Reached `expected` times, it lets all who wait go on.
+struct Barrier {
+  unsigned arrived = 0, generation = 0, expected = 0;
+
+  void leave() {  // one thread less will ever come
+    --expected;
+    open_if_full();
+  }
+  void open_if_full() {
+    if (arrived > 0 && arrived == expected) {
+      arrived = 0;
+      ++generation;
+    }
+  }
+};
+
+// A thread of the block. Its stack is made once and kept: each launch runs on it anew.
+struct Fiber {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  jmp_buf place;
+  bool started = false, done = false;
+  const Barrier* waits_for = nullptr;
+  unsigned generation = 0;
+
+  bool can_run() const {
+    return !done && (waits_for == nullptr || waits_for->generation != generation);
+  }
+};
+
+struct Block {
+  std::vector<Fiber> fibers{kMaxThreads};
+  unsigned current = 0, threads = 0, alive = 0;
+  jmp_buf scheduler;
+  ucontext_t scheduler_context;
+  const std::function<void()>* kernel = nullptr;
+  std::exception_ptr error;
+  Barrier all;
+  Barrier warps[kMaxThreads / 32];
+  uint64_t slots[kMaxThreads];
+};
+
+Block* block = nullptr;
+
+void yield() {
+  Fiber& fiber = block->fibers[block->current];
+  if (_setjmp(fiber.place) == 0) _longjmp(block->scheduler, 1);
+  fiber.waits_for = nullptr;
+}
+
+void wait(Barrier& barrier) {
+  Fiber& fiber = block->fibers[block->current];
+  fiber.waits_for = &barrier;
+  fiber.generation = barrier.generation;
+  ++barrier.arrived;
+  barrier.open_if_full();
+  yield();
+}
+
+void fiber_main() {
+  for (;;) {
+    try {
+      (*block->kernel)();
+    } catch (...) {
+      block->error = std::current_exception();
+    }
+    block->fibers[block->current].done = true;
+    --block->alive;
+    block->all.leave();
+    block->warps[block->current / 32].leave();
+    yield();
+  }
+}
+
+void resume(unsigned thread) {
+  Fiber& fiber = block->fibers[thread];
+  block->current = thread;
+  threadIdx = {thread, 0, 0};
+  if (_setjmp(block->scheduler) != 0) return;
+  if (fiber.started) _longjmp(fiber.place, 1);
+  fiber.started = true;
+  fiber.stack = std::make_unique<char[]>(kStackBytes);
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = fiber.stack.get();
+  fiber.context.uc_stack.ss_size = kStackBytes;
+  fiber.context.uc_link = nullptr;
+  makecontext(&fiber.context, fiber_main, 0);
+  swapcontext(&block->scheduler_context, &fiber.context);
+}
+
+// Threads run up to a barrier one by one, from the first to the last in even blocks and the other
+// way in odd ones: a missing barrier then shows in one of them.
+void run_block() {
+  block->alive = block->threads;
+  block->all = {0, 0, block->threads};
+  for (unsigned warp = 0; warp * 32 < block->threads; ++warp)
+    block->warps[warp] = {0, 0, std::min(32u, block->threads - warp * 32)};
+  for (unsigned i = 0; i < block->threads; ++i) block->fibers[i].done = false;
+  while (block->alive > 0) {
+    bool progress = false;
+    for (unsigned i = 0; i < block->threads; ++i) {
+      const unsigned thread = blockIdx.x % 2 ? block->threads - 1 - i : i;
+      if (!block->fibers[thread].can_run()) continue;
+      progress = true;
+      resume(thread);
+      if (block->error) return;
+    }
+    if (!progress) {
+      block->error = std::make_exception_ptr(
+          std::runtime_error("deadlock: a barrier that not every thread reaches"));
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+void launch(int64_t blocks, int threads, const std::function<void()>& kernel) {
+  if (blocks < 1 || blocks > POSENC_MAX_BLOCKS || threads < 1 || threads > int{kMaxThreads})
+    throw std::runtime_error("invalid configuration of a launch");
+  static std::unique_ptr<Block> kept;
+  if (!kept) kept = std::make_unique<Block>();
+  block = kept.get();
+  block->threads = static_cast<unsigned>(threads);
+  block->kernel = &kernel;
+  gridDim = {static_cast<unsigned>(blocks), 1, 1};
+  blockDim = {block->threads, 1, 1};
+  for (unsigned i = 0; i < gridDim.x && !block->error; ++i) {
+    blockIdx = {i, 0, 0};
+    run_block();
+  }
+  if (block->error) {
+    const std::exception_ptr error = block->error;
+    kept.reset();  // with the stacks of threads that stand in the middle of the kernel
+    std::rethrow_exception(error);
+  }
+}
+
+void block_barrier() { wait(block->all); }
+
+void warp_barrier() { wait(block->warps[block->current / 32]); }
+
+uint64_t exchange(uint64_t value, unsigned from) {
+  block->slots[block->current] = value;
+  warp_barrier();
+  const uint64_t result = block->slots[block->current / 32 * 32 + from];
+  warp_barrier();
+  return result;
+}
+
+}  // namespace cuda_on_cpu
