@@ -12,7 +12,9 @@ from torch import Tensor
 
 
 def error(kind: type[Exception], op: str, text: str) -> Exception:
-    return kind(f"posenc_ext.{op}: {text}")
+    """The exception to raise: one line, whatever a wrong argument looks like when printed."""
+    line = " ".join(text.split())
+    return kind(f"posenc_ext.{op}: {line if len(line) <= 400 else line[:400] + '...'}")
 
 
 def number(op: str, name: str, value: Any) -> float:

@@ -113,6 +113,8 @@ def parsed(
     dim = integer(OP, "dim", dim)
     if dim <= 0 or dim % 2:
         raise error(ValueError, OP, f"dim must be positive and even, got {dim}")
+    if dim > 2**20:  # exact frequencies are made one by one
+        raise error(ValueError, OP, f"dim must not exceed {2**20}, got {dim}")
     base = number(OP, "base", base)
     if base <= 0:
         raise error(ValueError, OP, f"base must be positive, got {base}")

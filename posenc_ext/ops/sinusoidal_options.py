@@ -61,6 +61,8 @@ def dim_of(op: str, dim: Any) -> int:
     dim = integer(op, "dim", dim)
     if dim < 0:
         raise error(ValueError, op, f"dim must not be negative, got {dim}")
+    if not isinstance(dim, torch.SymInt) and dim > 2**20:  # frequencies are made one by one
+        raise error(ValueError, op, f"dim must not exceed {2**20}, got {dim}")
     return dim
 
 
