@@ -178,6 +178,10 @@ def axial_positions(
         raise error(
             ValueError, op, f"merge_size must divide the grid {[height, width]}, got {merge}"
         )
+    if not torch.compiler.is_compiling() and height * width >= 2**40:
+        raise error(
+            ValueError, op, f"height * width must be less than {2**40}, got {height} * {width}"
+        )
     trained = number(op, "trained_size", trained_size)
     if normalize not in ("separate", "max", "min"):
         raise error(

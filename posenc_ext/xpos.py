@@ -124,7 +124,17 @@ def xpos_table(
                     f"positions must be at most {longest} for {dtype} with the default centre "
                     f"(give a centre for each block of queries), got {positions}",
                 )
-    if not isinstance(centre, Tensor):
+    if isinstance(centre, Tensor):
+        if centre.dim() > where.dim() or any(
+            a not in (1, b) for a, b in zip(centre.shape[::-1], where.shape[::-1], strict=False)
+        ):
+            raise error(
+                ValueError,
+                op,
+                f"centre must be a number or broadcast to the shape of positions, "
+                f"{list(where.shape)}, got {list(centre.shape)}",
+            )
+    else:
         centre = number(op, "centre", centre)
     powers = ((where.double() - centre) / base).unsqueeze(-1)
     log_scale = powers * zeta.to(cos.device, torch.float64).log()

@@ -24,7 +24,9 @@ pytestmark = [
 # A register of AVX or later, an opmask, or any VEX or EVEX mnemonic (all begin with v).
 AVX = re.compile(r"^(?!verr|verw)v\w+|%[yz]mm|%k[0-7]\b")
 AVX512 = re.compile(r"%zmm|%[xy]mm(?:1[6-9]|2\d|3[01])\b|%k[0-7]\b")
-FUSED = re.compile(r"^vf(?:n?m(?:add|sub)|maddsub|msubadd)")  # rounds once where the formula does twice
+FUSED = re.compile(
+    r"^vf(?:n?m(?:add|sub)|maddsub|msubadd)"
+)  # rounds once where the formula does twice
 
 
 @pytest.fixture(scope="module")

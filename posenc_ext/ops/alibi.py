@@ -50,6 +50,8 @@ def alibi_slopes(
     _check_dtype(op, dtype)
     if num_heads < 0:
         raise error(ValueError, op, f"num_heads must be at least 0, got {num_heads}")
+    if num_heads > 2**20:  # they are made one by one
+        raise error(ValueError, op, f"num_heads must not exceed {2**20}, got {num_heads}")
     if not max_bias > 0:
         raise error(ValueError, op, f"max_bias must be above 0, got {max_bias}")
     size = 1 << (num_heads - 1).bit_length() if num_heads else 1

@@ -194,7 +194,7 @@ def mrope_position_ids(
     if merge <= 0 or interval < 0:
         name, value = ("spatial_merge_size", merge) if merge <= 0 else ("time_interval", interval)
         raise error(ValueError, op, f"{name} must be positive, got {value}")
-    if isinstance(segments, str) or not isinstance(segments, Iterable):
+    if isinstance(segments, (str, bytes, Tensor)) or not isinstance(segments, Iterable):
         raise error(TypeError, op, f"segments must be a list, got {type(segments).__name__}")
     rows: list[tuple[int, int, int]] = []
     start = 0

@@ -96,6 +96,13 @@ def rope_table(
         if n < 0:
             raise error(ValueError, op, f"positions must not be negative as an int, got {n}")
         positions = torch.arange(n, dtype=torch.int64, device=device or inv_freq.device)
+    if inv_freq.is_meta and not positions.is_meta:
+        raise error(
+            ValueError,
+            op,
+            f"inv_freq must not be a meta tensor with positions on {positions.device}, got one of "
+            f"shape {list(inv_freq.shape)}",
+        )
     inv_freq = inv_freq.to(positions.device)
 
     def build(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
