@@ -30,6 +30,19 @@ def index_of(kind, q_len, k_len, dtype=torch.int64):
     return torch.from_numpy(np.asarray(index)).to(dtype), int(size)
 
 
+def pieced_index(rng, count, size):
+    """Pieces of every kind of run, of lengths around those that the kernel treats apart."""
+    pieces = [np.zeros(0, np.int64)]
+    while sum(map(len, pieces)) < count:
+        length, first = int(rng.integers(1, 9)), int(rng.integers(-1, size))
+        step = int(rng.integers(-1, 3))
+        piece = first + step * np.arange(length)
+        if step == 2:
+            piece = rng.integers(-1, size, length)
+        pieces.append(np.where((piece >= 0) & (piece < size), piece, -1))
+    return torch.from_numpy(np.concatenate(pieces)[:count])
+
+
 KINDS = ("shifted", "reversed", "clipped", "buckets", "one", "none", "random", "cut", "waves")
 
 

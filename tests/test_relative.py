@@ -1,10 +1,24 @@
 """relative_gather, relative_scatter and rel_shift against the oracle."""
 
+import os
+import pathlib
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 from isa_bits import check_instruction_sets, digest, each_isa, print_fingerprints
-from relative_cases import KINDS, LENGTHS, assert_close, expected, in_parts, index_of, large
+from relative_cases import (
+    KINDS,
+    LENGTHS,
+    assert_close,
+    expected,
+    in_parts,
+    index_of,
+    large,
+    pieced_index,
+)
 from rope_cases import DTYPES, VIEWS, assert_bits, double, name, threads, uniform
 
 import posenc_ext
@@ -151,6 +165,47 @@ def test_each_is_the_adjoint_of_the_other(kind):
         left = (posenc_ext.relative_gather(x, index) * y).sum()
         right = (x * posenc_ext.relative_scatter(y, index, size)).sum()
         torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
+
+
+@every_dtype
+def test_any_index(dtype):
+    rng = np.random.default_rng(11)
+    for _ in range(60):
+        q_len, k_len, size = (int(n) for n in rng.integers(1, (12, 50, 30)))
+        index = pieced_index(rng, q_len + k_len - 1, size)
+        check_gather(uniform((2, q_len, size), dtype), index)
+        check_scatter(uniform((2, q_len, k_len), dtype), index, size)
+
+
+PEAK = """if True:
+    import sys, torch, posenc_ext
+
+    def kilobytes(what):
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith(what + ":"))
+
+    torch.set_num_threads(2)
+    length, size = 2048, 129
+    index = posenc_ext.clipped_relative_index(length, left=64)
+    gather = lambda x: posenc_ext.relative_gather(x, index)
+    scatter = lambda y: posenc_ext.relative_scatter(y, index, size)
+    x = torch.ones(1, 1, length, size)
+    scatter(gather(x))  # threads, code and stacks
+    y = torch.ones(1, 8, length, length)  # and the peak so far is now
+    x, op = (x.expand(1, 8, -1, -1), gather) if sys.argv[1] == "gather" else (y, scatter)
+    before = kilobytes("VmRSS")
+    result = op(x)
+    print(kilobytes("VmHWM") - before - result.nbytes // 1024)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("op", ["gather", "scatter"])
+def test_peak_memory_is_the_result(op):
+    """8 heads of 2048 x 2048: a table for each pair would be 64 times more."""
+    env = os.environ | {"PYTHONPATH": str(pathlib.Path(posenc_ext.__file__).parent.parent)}
+    extra = int(subprocess.check_output([sys.executable, "-c", PEAK, op], env=env, text=True))
+    assert -1024 < extra < 1024
 
 
 # ---- rel_shift ----
