@@ -50,6 +50,13 @@ def at_least(op: str, name: str, value: Any, least: int) -> int:
     return value
 
 
+def probability(op: str, value: Any, name: str = "dropout") -> float:
+    result = number(op, name, value)
+    if not 0 <= result <= 1:
+        raise error(ValueError, op, f"{name} must be between 0 and 1, got {value}")
+    return result
+
+
 def check_precision(op: str, precision: Any) -> None:
     if precision not in ("exact", "float32"):
         raise error(ValueError, op, f"precision must be 'exact' or 'float32', got {precision!r}")

@@ -10,10 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..arguments import error, integer, number
+from ..arguments import at_least, probability
 from ..ops.alibi import alibi_bias, alibi_slopes, alibi_softmax
+from .attention import (
+    Cache,
+    check_call,
+    extend,
+    head_sizes,
+    merge_heads,
+    outputs,
+)
 
-Cache = tuple[Tensor, Tensor]  # keys and values so far, [B, H, K, D] each
+_OP = "ALiBiAttention"
 
 
 class ALiBiAttention(nn.Module):
@@ -61,16 +69,11 @@ class ALiBiAttention(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.d_model = _positive("d_model", d_model)
-        self.num_heads = _positive("num_heads", num_heads)
-        self.query_block = None if query_block is None else _positive("query_block", query_block)
-        self.dropout = number("ALiBiAttention", "dropout", dropout)
-        if d_model % num_heads:
-            raise _value_error(
-                f"d_model must be a multiple of num_heads = {num_heads}, got {d_model}"
-            )
-        if not 0 <= self.dropout <= 1:
-            raise _value_error(f"dropout must be between 0 and 1, got {dropout}")
+        self.d_model, self.num_heads = head_sizes(_OP, d_model, num_heads)
+        self.query_block = (
+            None if query_block is None else at_least(_OP, "query_block", query_block, 1)
+        )
+        self.dropout = probability(_OP, dropout)
         self.causal, self.max_bias, self.learn_slopes = bool(causal), max_bias, bool(learn_slopes)
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=bias, device=device, dtype=dtype)
         self.out = nn.Linear(d_model, d_model, bias=bias, device=device, dtype=dtype)
@@ -96,16 +99,12 @@ class ALiBiAttention(nn.Module):
             past: keys and values ``[B, H, K - S, D]`` that an earlier call returned.
             use_cache: return ``(y, cache)``, the cache being `past` for the next call.
         """
-        self._check(x, key_padding_mask, past)
+        check_call(_OP, x, (self.d_model, self.num_heads), key_padding_mask, None, past)
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        if past is not None:
-            if {t.dtype for t in past} != {k.dtype}:
-                text = f"past must have the dtype of the keys ({k.dtype}), got {past[0].dtype}"
-                raise error(TypeError, "ALiBiAttention", text)
-            k, v = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
+        k, v = extend(_OP, past, k, v)
         attend = self._fused if self.query_block is None else self._in_blocks
-        y = self.out(attend(q, k, v, key_padding_mask).transpose(1, 2).flatten(2))
-        return (y, (k, v)) if use_cache else y
+        y = self.out(merge_heads(attend(q, k, v, key_padding_mask)))
+        return outputs(y, None, (k, v) if use_cache else None)
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         weights = alibi_softmax(
@@ -122,16 +121,16 @@ class ALiBiAttention(nn.Module):
         assert block is not None
         tensors = (q, k, v, self.slopes)
         recompute = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        outputs = []
+        parts = []
         for start in range(0, max(s, 1), block):
             part = q[:, :, start : start + block]
             first = start + keys - s  # the key at which the first query of the block stands
             args = (part, k, v, self.slopes, keep, first)
             if recompute:
-                outputs.append(checkpoint(self._block, *args, use_reentrant=False))
+                parts.append(checkpoint(self._block, *args, use_reentrant=False))
             else:
-                outputs.append(self._block(*args))
-        return torch.cat(outputs, 2)
+                parts.append(self._block(*args))
+        return torch.cat(parts, 2)
 
     def _block(
         self, q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, keep: Tensor | None, first: int
@@ -167,47 +166,6 @@ class ALiBiAttention(nn.Module):
             self.slopes = self._fixed_slopes()
         return self
 
-    def _check(self, x: Any, keep: Any, past: Any) -> None:
-        for name, value in (("x", x), ("key_padding_mask", keep)):
-            if not isinstance(value, Tensor) and (name == "x" or value is not None):
-                raise error(
-                    TypeError,
-                    "ALiBiAttention",
-                    f"{name} must be a tensor, got {type(value).__name__}",
-                )
-        if not x.is_floating_point():
-            raise error(TypeError, "ALiBiAttention", f"x must be floating, got {x.dtype}")
-        if x.dim() != 3 or x.shape[2] != self.d_model:
-            raise _value_error(
-                f"x must have shape [B, S, d_model] with d_model = {self.d_model}, got "
-                f"{list(x.shape)}"
-            )
-        keys = x.shape[1]
-        if past is not None:
-            if not isinstance(past, (tuple, list)) or not all(isinstance(t, Tensor) for t in past):
-                text = f"past must be a pair of tensors, got {type(past).__name__}"
-                raise error(TypeError, "ALiBiAttention", text)
-            earlier = past[0].shape[2] if past and past[0].dim() == 4 else 0
-            size = [x.shape[0], self.num_heads, earlier, self.d_model // self.num_heads]
-            shapes = [list(t.shape) for t in past]
-            if shapes != [size, size]:
-                raise _value_error(
-                    f"past must be keys and values [B, H, K - S, D] like {size}, got {shapes}"
-                )
-            keys += earlier
-        if keep is not None:
-            if keep.dtype != torch.bool:
-                raise error(
-                    TypeError,
-                    "ALiBiAttention",
-                    f"key_padding_mask must be bool (True = keep), got {keep.dtype}",
-                )
-            if list(keep.shape) != [x.shape[0], keys]:
-                raise _value_error(
-                    f"key_padding_mask must have shape [B, K] = [{x.shape[0]}, {keys}], got "
-                    f"{list(keep.shape)}"
-                )
-
     def extra_repr(self) -> str:
         return (
             f"{self.d_model}, {self.num_heads}, causal={self.causal}, dropout={self.dropout}, "
@@ -221,14 +179,3 @@ def _inner_bias(slopes: Tensor, first: int, rows: int, keys: int, dtype: torch.d
     # Seen in a mirror, those ahead are those behind.
     ahead = alibi_bias(slopes, rows, keys - first, dtype=dtype).flip(-2, -1)
     return torch.cat([behind, ahead], -1)
-
-
-def _value_error(text: str) -> Exception:
-    return error(ValueError, "ALiBiAttention", text)
-
-
-def _positive(name: str, value: Any) -> int:
-    value = integer("ALiBiAttention", name, value)
-    if value < 1:
-        raise _value_error(f"{name} must be at least 1, got {value}")
-    return int(value)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..arguments import at_least, error, number
+from ..arguments import at_least, error, number, probability
 from ..ops.position_ids import INTEGERS, check_ids, padding_aware_positions
 
 _OP = "LearnedPositionalEncoding"
@@ -165,10 +165,3 @@ class LearnedPositionalEncoding(nn.Module):
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         return f"{self.d_model}, max_len={self.max_len}{padding}"
-
-
-def probability(op: str, value: Any) -> float:
-    value = number(op, "dropout", value)
-    if not 0 <= value <= 1:
-        raise error(ValueError, op, f"dropout must be between 0 and 1, got {value}")
-    return float(value)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..arguments import at_least, error, number
+from ..arguments import at_least, error, number, probability
 from ..ops.position_ids import check_ids
-from .learned import LearnedPositionalEncoding, probability
+from .learned import LearnedPositionalEncoding
 
 _OP = "RobertaEmbeddings"
 

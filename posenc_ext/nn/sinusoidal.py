@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..arguments import error, integer, number
+from ..arguments import error, integer, number, probability
 from ..ops.sinusoidal import add_sinusoidal, sinusoidal_table
 from ..ops.sinusoidal_options import base_of, convention_of
 
@@ -58,16 +58,13 @@ class SinusoidalPositionalEncoding(nn.Module):
         super().__init__()
         self.d_model = _size("d_model", d_model)
         self.max_len = None if max_len is None else _size("max_len", max_len)
-        probability = number(_OP, "dropout", dropout)
-        if not 0 <= probability <= 1:
-            raise error(ValueError, _OP, f"dropout must be between 0 and 1, got {dropout}")
         convention_of(_OP, convention)
         self.scale = number(_OP, "scale", scale)
         self.base = base_of(_OP, "base", base)
         self.convention = convention
         self.batch_first = bool(batch_first)
         self.padding_idx = None if padding_idx is None else _size("padding_idx", padding_idx)
-        self.dropout = nn.Dropout(probability)
+        self.dropout = nn.Dropout(probability(_OP, dropout))
 
     def forward(
         self, x: Tensor, *, offset: int | Tensor = 0, tokens: Tensor | None = None
