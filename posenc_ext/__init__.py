@@ -5,11 +5,16 @@ from ._version import __version__
 from .axial import axial_frequencies, axial_positions, axial_rope_table
 from .frequencies import RopeFrequencies
 from .nn.alibi import ALiBiAttention
+from .nn.bert import BertRelativeAttention
+from .nn.deberta import DebertaDisentangledAttention
 from .nn.learned import LearnedPositionalEncoding
+from .nn.relative import RelativePositionalEmbedding, RelativeSelfAttention
 from .nn.roberta import RobertaEmbeddings
 from .nn.rotary import RotaryPositionalEmbedding
+from .nn.rotary_attention import RotaryAttention
 from .nn.sinusoidal import SinusoidalPositionalEncoding
 from .nn.t5 import T5RelativePositionBias
+from .nn.transformer_xl import TransformerXLAttention
 from .ops.alibi import (
     add_alibi,
     alibi_bias,
@@ -46,12 +51,18 @@ from .xpos import XPosTable, xpos_table, xpos_zeta
 
 __all__ = [
     "ALiBiAttention",
+    "BertRelativeAttention",
+    "DebertaDisentangledAttention",
     "LearnedPositionalEncoding",
+    "RelativePositionalEmbedding",
+    "RelativeSelfAttention",
     "RobertaEmbeddings",
     "RopeFrequencies",
+    "RotaryAttention",
     "RotaryPositionalEmbedding",
     "SinusoidalPositionalEncoding",
     "T5RelativePositionBias",
+    "TransformerXLAttention",
     "XPosTable",
     "__version__",
     "add_alibi",

@@ -1,0 +1,197 @@
+"""Self-attention with rotary positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..arguments import at_least, error, integer, probability
+from .attention import (
+    Cache,
+    attention_weights,
+    check_call,
+    extend,
+    head_sizes,
+    merge_heads,
+    outputs,
+)
+from .rotary import RotaryPositionalEmbedding
+
+_OP = "RotaryAttention"
+
+
+class RotaryAttention(nn.Module):
+    """Multi-head self-attention with rotated queries and keys, ``[B, S, d_model]`` to the same.
+
+    >>> import torch, posenc_ext
+    >>> attention = posenc_ext.RotaryAttention(64, 4, 2)
+    >>> x = torch.randn(2, 10, 64)
+    >>> y = attention(x)
+    >>> first, cache = attention(x[:, :9], use_cache=True)
+    >>> last, cache = attention(x[:, 9:], past=cache, use_cache=True)
+    >>> torch.allclose(torch.cat([first, last], 1), y, atol=1e-5)
+    True
+
+    ``softmax((R_i q_i) . (R_j k_j) / sqrt(D) + mask) v``: the mask is added to the scores, before
+    the softmax. The parameters have the names of LLaMA in transformers: q_proj, k_proj, v_proj,
+    o_proj.
+
+    Args:
+        d_model, num_heads: `d_model` is a multiple of `num_heads`.
+        num_kv_heads: heads of keys and values (GQA), a divisor of `num_heads`; default: as many.
+        rotary: True for a :class:`RotaryPositionalEmbedding` of the width of a head; one of your
+            own, layout "bshd", for another base, scaling, pair layout or width, or to share between
+            layers; False for no positions at all.
+        rotate_values: rotate v too, as in RoFormer with `rotary_value`. The output then depends on
+            absolute positions.
+        causal: a token sees itself and what came before.
+        bias: of the four projections.
+        dropout: of the attention weights, in training.
+        device, dtype: of the parameters.
+
+    Source: https://arxiv.org/abs/2104.09864, section 3.4.2.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        *,
+        rotary: bool | RotaryPositionalEmbedding = True,
+        rotate_values: bool = False,
+        causal: bool = True,
+        bias: bool = False,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.d_model, self.num_heads = head_sizes(_OP, d_model, num_heads)
+        dim = self.d_model // self.num_heads
+        self.num_kv_heads = self.num_heads
+        if num_kv_heads is not None:
+            self.num_kv_heads = at_least(_OP, "num_kv_heads", num_kv_heads, 1)
+        if self.num_heads % self.num_kv_heads:
+            raise error(
+                ValueError,
+                _OP,
+                f"num_kv_heads must divide num_heads = {num_heads}, got {num_kv_heads}",
+            )
+        self.dropout = probability(_OP, dropout)
+        self.causal, self.rotate_values = bool(causal), bool(rotate_values)
+        self.rotary = _rotary(rotary, dim)
+        if self.rotate_values and self.rotary is None:
+            raise error(ValueError, _OP, "rotate_values must be False without rotary, got True")
+        where: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        self.q_proj = nn.Linear(d_model, d_model, **where)
+        self.k_proj = nn.Linear(d_model, self.num_kv_heads * dim, **where)
+        self.v_proj = nn.Linear(d_model, self.num_kv_heads * dim, **where)
+        self.o_proj = nn.Linear(d_model, d_model, **where)
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        past: Cache | None = None,
+        use_cache: bool = False,
+        offset: int | Tensor | None = None,
+        need_weights: bool = False,
+    ) -> Any:
+        """Attend from x ``[B, S, d_model]`` to itself and what is in `past`.
+
+        Args:
+            key_padding_mask, attn_mask: as for :class:`RelativeSelfAttention`.
+            past: keys and values ``[B, num_kv_heads, K - S, D]`` that an earlier call returned,
+                rotated as they are.
+            use_cache: also return the cache, `past` for the next call.
+            offset: the position of the first token, an int or an int tensor ``[B]``, as for
+                :func:`posenc_ext.apply_rope`; default: K - S.
+            need_weights: also return the weights ``[B, H, S, K]``, as applied (after dropout).
+
+        Returns:
+            y ``[B, S, d_model]``, or ``(y, weights)``, ``(y, cache)``, ``(y, weights, cache)``.
+
+        Without weights to return this is ``scaled_dot_product_attention``, whose gradient cannot be
+        differentiated again on every device; with them, gradients are of any order.
+        """
+        kv, dim = self.num_kv_heads, self.d_model // self.num_heads
+        sizes = (self.d_model, self.num_heads)
+        keys = check_call(_OP, x, sizes, key_padding_mask, attn_mask, past, kv)
+        q, k, v = (f(x).unflatten(-1, (-1, dim)) for f in (self.q_proj, self.k_proj, self.v_proj))
+        if self.rotary is not None:
+            start = keys - x.shape[1] if offset is None else _offset(offset, x.shape[0])
+            q, k = self.rotary(q, k, offset=start)
+            v = self.rotary(v, offset=start) if self.rotate_values else v
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        k, v = extend(_OP, past, k, v)
+        dropout = self.dropout if self.training else 0.0
+        if need_weights:
+            groups = (kv, self.num_heads // kv)  # every key and value serves as many heads
+            scores = (q.unflatten(1, groups) @ k.unsqueeze(2).mT).flatten(1, 2)
+            weights = attention_weights(scores, dim**-0.5, self.causal, key_padding_mask, attn_mask)
+            weights = F.dropout(weights, dropout)
+            y = (weights.unflatten(1, groups) @ v.unsqueeze(2)).flatten(1, 2)
+        else:
+            weights = None
+            mask, causal = _mask(self.causal, x, keys, key_padding_mask, attn_mask, q.dtype)
+            y = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=True
+            )
+        y = self.o_proj(merge_heads(y))
+        return outputs(y, weights, (k, v) if use_cache else None)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.d_model}, {self.num_heads}, num_kv_heads={self.num_kv_heads}, "
+            f"causal={self.causal}, dropout={self.dropout}, rotate_values={self.rotate_values}"
+        )
+
+
+def _rotary(given: Any, dim: int) -> RotaryPositionalEmbedding | None:
+    if isinstance(given, RotaryPositionalEmbedding):
+        if given.layout != "bshd":
+            text = f"rotary must have layout 'bshd', got {given.layout!r}"
+            raise error(ValueError, _OP, text)
+        if given.dim > dim:
+            text = f"rotary must rotate at most D = {dim} channels, got {given.dim}"
+            raise error(ValueError, _OP, text)
+        return given
+    if not isinstance(given, bool):
+        text = f"rotary must be a bool or a RotaryPositionalEmbedding, got {type(given).__name__}"
+        raise error(TypeError, _OP, text)
+    return RotaryPositionalEmbedding(dim) if given else None
+
+
+def _offset(given: Any, batch: int) -> int | Tensor:
+    if not isinstance(given, Tensor):
+        return integer(_OP, "offset", given, "an int or a tensor")
+    if given.dtype not in (torch.int32, torch.int64):
+        raise error(TypeError, _OP, f"offset must be int32 or int64, got {given.dtype}")
+    if given.dim() and list(given.shape) != [batch]:
+        text = f"offset must be an int or have shape [B] = [{batch}], got {list(given.shape)}"
+        raise error(ValueError, _OP, text)
+    return given
+
+
+def _mask(
+    causal: bool, x: Tensor, keys: int, keep: Tensor | None, mask: Tensor | None, dtype: torch.dtype
+) -> tuple[Tensor | None, bool]:
+    """One mask for scaled_dot_product_attention, [.., Q, K], or its own causal one."""
+    length = x.shape[1]
+    if keep is None and mask is None and (not causal or length in (1, keys)):
+        return None, causal and length == keys
+    seen = x.new_ones(length, keys, dtype=torch.bool)
+    seen = seen.tril(keys - length) if causal else seen
+    if keep is not None:
+        seen = seen & keep[:, None, None, :]
+    if mask is None:
+        return seen, False
+    if mask.dtype == torch.bool:
+        return seen & mask, False
+    return mask.to(dtype).masked_fill(~seen, -float("inf")), False

@@ -1,0 +1,128 @@
+"""RotaryAttention: positions, offsets, shared heads, values; and the errors of the articles."""
+
+import math
+
+import oracle_attention as oracle
+import pytest
+import torch
+import torch.nn.functional as F
+from attention_cases import BATCH, D_MODEL, DIM, HEADS, LENGTH, module_of, same, seen, values
+from rope_cases import uniform
+
+import posenc_ext
+from posenc_ext import RotaryPositionalEmbedding
+
+F64 = torch.float64
+
+
+def inputs(length=LENGTH, seed=0):
+    return uniform((BATCH, length, D_MODEL), F64, seed)
+
+
+def attention(*sizes, **options):
+    torch.manual_seed(4)
+    return posenc_ext.RotaryAttention(D_MODEL, HEADS, *sizes, **{"dtype": F64} | options)
+
+
+@pytest.mark.parametrize("rotate_values", [False, True])
+def test_offsets(rotate_values):
+    """Scores do not depend on an offset that all tokens share; rotated values do."""
+    module, x = attention(1, rotate_values=rotate_values), inputs()
+    start = torch.tensor([7, 100])
+    y, weights = module(x, offset=start, need_weights=True)
+    sizes = HEADS, 1, start.tolist(), DIM, False, rotate_values
+    right, right_weights = oracle.rotary_attention(x.numpy(), values(module), *sizes, seen(True))
+    same(y, right)
+    same(weights, right_weights)
+    same(weights, module(x, need_weights=True)[1])
+    assert rotate_values != torch.allclose(y, module(x))
+    same(module(x, offset=start), y)
+
+
+def test_left_padding_with_offsets_changes_nothing():
+    """Positions from -3 would be outside of the table, so padding counts from 0 and x from 3."""
+    module, real = attention(rotate_values=True), inputs(6)
+    pads = 3
+    x = torch.cat([inputs(pads, 8) * 50, real], 1)
+    keep = (torch.arange(pads + 6) >= pads).expand(BATCH, -1)
+    right = module(real, offset=pads)
+    same(module(x, key_padding_mask=keep)[:, pads:], right)
+    _, cache = module(x[:, : pads + 2], key_padding_mask=keep[:, : pads + 2], use_cache=True)
+    same(module(x[:, pads + 2 :], key_padding_mask=keep, past=cache), right[:, 2:])
+
+
+def test_a_rotary_module_can_be_shared_and_scaled():
+    scaling = {"rope_type": "linear", "factor": 4.0}
+    rotary = RotaryPositionalEmbedding(DIM, base=500000.0, scaling=scaling)
+    one, two = attention(rotary=rotary), attention(rotary=rotary)
+    assert one.rotary is two.rotary is rotary
+    x = inputs()
+    q, k, v = (f(x).unflatten(-1, (HEADS, DIM)) for f in (one.q_proj, one.k_proj, one.v_proj))
+    cos, sin = rotary.table(LENGTH, dtype=F64)
+    q, k = posenc_ext.apply_rope(q, k, cos, sin)
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    same(one(x), one.o_proj(y.transpose(1, 2).flatten(2)))
+    assert not torch.allclose(one(x), attention()(x))
+
+
+def test_names_are_those_of_llama():
+    names = {f"{part}_proj.weight" for part in "qkvo"}
+    assert set(attention().state_dict()) == names
+    assert attention(1).k_proj.weight.shape == (DIM, D_MODEL)
+
+
+def test_the_mask_acts_before_the_softmax():
+    """In the articles one mask has no effect (it goes to a variable that is overwritten, and is
+    -1e-9), and one text adds the bias to the probabilities."""
+    module, x = attention(causal=False), inputs()
+    mask = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    y, weights = module(x, attn_mask=mask, need_weights=True)
+    assert not weights.masked_fill(mask, 0).any()
+    same(weights.sum(-1), torch.ones(BATCH, HEADS, LENGTH, dtype=F64))
+    changed = x.clone()
+    changed[:, -1] = 100.0
+    same(module(changed, attn_mask=mask)[:, :-1], y[:, :-1])
+
+
+def test_probabilities_and_values_share_the_key():
+    """An article sums each of them by itself: sum_k p[q, k] * sum_v value[v]."""
+    module, x = attention(rotary=False), inputs()
+    y, weights = module(x, need_weights=True)
+    v = module.v_proj(x).unflatten(-1, (HEADS, DIM)).transpose(1, 2)
+    separate = weights.sum(-1, keepdim=True) * v.sum(2, keepdim=True)
+    right = torch.einsum("bhqk,bhkd->bhqd", weights, v)
+    same(y, module.o_proj(right.transpose(1, 2).flatten(2)))
+    assert not torch.allclose(right, separate)
+
+
+@pytest.mark.parametrize("name", ["shaw keys, asymmetric", "shaw"])
+def test_the_relative_term_is_scaled_like_the_content(name):
+    """An article divides only the content term by sqrt(D)."""
+    module, x = module_of(name), inputs()
+    q, k = (
+        f(x).unflatten(-1, (HEADS, DIM)).transpose(1, 2) for f in (module.linear_q, module.linear_k)
+    )
+    scores = (q @ k.mT + module.distance_embedding(q)) / math.sqrt(DIM)
+    same(module(x, need_weights=True)[1], torch.softmax(scores, -1))
+
+
+def test_without_positions_order_does_not_matter():
+    """Attention alone is permutation-equivariant; with rotation it is not."""
+    x, order = inputs(), torch.randperm(LENGTH, generator=torch.Generator().manual_seed(0))
+    none, some = attention(rotary=False, causal=False), attention(causal=False)
+    same(none(x[:, order]), none(x)[:, order])
+    assert not torch.allclose(some(x[:, order]), some(x)[:, order])
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_weights_take_another_way_to_the_same_result(causal):
+    """Also for dtypes in which the two ways round differently."""
+    for dtype, limit in ((F64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 2e-2)):
+        module, x = attention(1, causal=causal, dtype=dtype), inputs().to(dtype)
+        _, cache = module(x[:, :4], use_cache=True)
+        keep = torch.arange(LENGTH).expand(BATCH, -1) >= 2
+        bias = uniform((LENGTH - 4, LENGTH), dtype)
+        masks = {"past": cache, "key_padding_mask": keep, "attn_mask": bias}
+        y = module(x[:, 4:], **masks)
+        same(y, module(x[:, 4:], need_weights=True, **masks)[0], limit)
