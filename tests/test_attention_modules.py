@@ -116,7 +116,8 @@ def test_gradients(name):
         masks = {"key_padding_mask": real, "need_weights": True}
         return functional_call(module, dict(zip(p, given, strict=True)), (x,), masks)[0]
 
-    assert torch.autograd.gradcheck(call, (x, *p.values()), fast_mode=True)
+    check = {"fast_mode": True, "check_forward_ad": True}
+    assert torch.autograd.gradcheck(call, (x, *p.values()), **check)
     assert torch.autograd.gradgradcheck(call, (x, *p.values()), fast_mode=True)
     plain = module(x, key_padding_mask=real)
     wanted = torch.autograd.grad(call(x, *p.values()).pow(2).sum(), (x, *p.values()))
@@ -137,6 +138,20 @@ def test_dtypes(name, dtype):
     assert (y.double() - torch.from_numpy(right)).abs().max() < limit
     y.float().sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
+
+
+@few
+def test_autocast(name):
+    module = module_of(name, causal=True, dtype=torch.float32)
+    x = inputs(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        for masks in ({}, {"key_padding_mask": padding(), "attn_mask": torch.zeros(1, 1)}):
+            y, weights = module(x, need_weights=True, **masks)
+            assert y.dtype == weights.dtype == torch.bfloat16
+            torch.testing.assert_close(module(x, **masks), y, rtol=0, atol=0.02)
+    right = CASES[name][1](module, x.double().numpy(), seen(True, real=padding()))
+    assert (y.double() - torch.from_numpy(right)).abs().max() < 8e-2
+    y.float().sum().backward()
 
 
 @few
