@@ -168,9 +168,14 @@ def test_dropout_only_in_training(name):
 @few
 def test_compile(name):
     torch._dynamo.reset()
-    module, x = module_of(name, causal=True), inputs().requires_grad_()
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    for masks in ({}, {"key_padding_mask": padding()}):
+    module = module_of(name, causal=True)
+    compiled = torch.compile(module, fullgraph=True, backend="aot_eager", dynamic=True)
+    for length, masks in (
+        (LENGTH, {}),
+        (LENGTH - 2, {}),
+        (LENGTH, {"key_padding_mask": padding()}),
+    ):
+        x = inputs(length).requires_grad_()
         y, right = compiled(x, **masks), module(x, **masks)
         same(y, right)
         upstream = uniform(y.shape, F64, 7)

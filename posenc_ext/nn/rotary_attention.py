@@ -184,8 +184,11 @@ def _mask(
 ) -> tuple[Tensor | None, bool]:
     """One mask for scaled_dot_product_attention, [.., Q, K], or its own causal one."""
     length = x.shape[1]
-    if keep is None and mask is None and (not causal or length in (1, keys)):
-        return None, causal and length == keys
+    if keep is None and mask is None:
+        if not causal or length == 1:
+            return None, False
+        if length == keys:
+            return None, True
     seen = x.new_ones(length, keys, dtype=torch.bool)
     seen = seen.tril(keys - length) if causal else seen
     if keep is not None:
