@@ -1,16 +1,10 @@
 """What ``python -m posenc_ext check`` runs: each op, in each dtype and on each device, beside its
-formula in float64.
-
-The formulas stand here a second time, in plain Python and torch, so that an installed package can
-be checked without its tests.
-"""
+formula. The formulas are in :mod:`posenc_ext.op_checks`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from fractions import Fraction
-from functools import partial
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -18,36 +12,9 @@ from torch import Tensor
 
 import posenc_ext
 
+from .op_checks import CHECKS, Case
+
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-# 2 pi to 60 digits.
-TURN = Fraction("6.28318530717958647692528676655900576839433879875021164194989")
-
-Pairs = Iterator[tuple[Tensor, Tensor]]  # what an op gave, what its formula gives in float64
-
-
-class Case(NamedTuple):
-    """What the arguments of a check are made of."""
-
-    dtype: torch.dtype
-    device: torch.device
-
-    def random(self, *shape: int) -> Tensor:
-        source = torch.Generator().manual_seed(sum(shape))
-        return torch.randn(shape, generator=source, dtype=torch.float64).to(self.device, self.dtype)
-
-    @property
-    def wide(self) -> torch.dtype:
-        """What tables and slopes are in beside activations of `dtype`."""
-        return torch.float64 if self.dtype == torch.float64 else torch.float32
-
-    def table(self, *shape: int) -> Tensor:
-        return self._replace(dtype=self.wide).random(*shape)
-
-    def slopes(self, heads: int) -> Tensor:
-        return posenc_ext.alibi_slopes(heads, dtype=self.wide, device=self.device)
-
-    def indices(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, device=self.device)
 
 
 class Result(NamedTuple):
@@ -87,147 +54,3 @@ def error_of(got: Tensor, want: Tensor, dtype: torch.dtype) -> float:
         return math.inf
     difference = (got - want)[finite].abs().max() / want[finite].abs().max()
     return difference.item() / torch.finfo(dtype).eps
-
-
-# ---- The formulas, in float64. ----
-
-
-def rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """x [..., D] with its first R channels turned, cos and sin [..., R/2]."""
-    x, cos, sin = x.double(), cos.double(), sin.double()
-    y, n = x.clone(), cos.shape[-1]
-    for i in range(n):
-        a, b = (2 * i, 2 * i + 1) if interleaved else (i, i + n)
-        y[..., a] = x[..., a] * cos[..., i] - x[..., b] * sin[..., i]
-        y[..., b] = x[..., b] * cos[..., i] + x[..., a] * sin[..., i]
-    return y
-
-
-def waves(positions: list[int], frequencies: list[float]) -> tuple[Tensor, Tensor]:
-    """cos and sin of each position times each frequency, [N, n], whose angle is exact."""
-    turns = [[Fraction(p) * Fraction(f) / TURN for f in frequencies] for p in positions]
-    angles = [[float((t - round(t)) * TURN) for t in row] for row in turns]
-    return (
-        torch.tensor([[math.cos(a) for a in row] for row in angles], dtype=torch.float64),
-        torch.tensor([[math.sin(a) for a in row] for row in angles], dtype=torch.float64),
-    )
-
-
-def sines(positions: list[int], dim: int) -> Tensor:
-    """[N, dim]: sin and cos in turns."""
-    cos, sin = waves(positions, [10000.0 ** (-2 * i / dim) for i in range(dim // 2)])
-    return torch.stack([sin, cos], -1).flatten(-2)
-
-
-def penalties(slopes: Tensor, q_len: int, k_len: int, causal: bool) -> Tensor:
-    """[H, q_len, k_len]: -slope * distance, -inf ahead of the query if causal."""
-    at = torch.arange(q_len, dtype=torch.float64)[:, None] + k_len - q_len
-    key = torch.arange(k_len, dtype=torch.float64)
-    bias = -slopes.cpu().double()[:, None, None] * (at - key).abs()
-    return bias.masked_fill(key > at, -math.inf) if causal else bias
-
-
-# ---- The checks. ----
-
-
-def check_rope(case: Case) -> Pairs:
-    x, cos, sin = case.random(2, 5, 3, 10), case.table(7, 4), case.table(7, 4).flip(0)
-    rows = case.indices([3, 1, 4, 1, 6])
-    c, s = cos[rows][:, None], sin[rows][:, None]
-    for interleaved in (False, True):
-        rope = partial(posenc_ext.rope, positions=rows, interleaved=interleaved)
-        want = rotated(x, c, s, interleaved)
-        yield rope(x, cos, sin), want
-        yield rope(x.clone(), cos, sin, inplace=True), want
-        yield rope(x, cos, sin, out=torch.empty_like(x)), want
-        yield rope(x, cos, sin, inverse=True), rotated(x, c, -s, interleaved)
-
-
-def check_apply_rope(case: Case) -> Pairs:
-    q, k, cos, sin = case.random(2, 4, 5, 8), case.random(2, 2, 5, 8), *case.table(2, 8, 4).unbind()
-    wants = [rotated(x, cos[3:], sin[3:], False) for x in (q, k)]
-    for inplace in (False, True):
-        gots = posenc_ext.apply_rope(
-            q.clone(), k.clone(), cos, sin, layout="bhsd", offset=3, inplace=inplace
-        )
-        yield from zip(gots, wants, strict=True)
-
-
-def check_rope_gradients(case: Case) -> Pairs:
-    x, grad, tables = case.random(2, 5, 3, 8), case.random(3, 5, 2, 8), case.table(2, 5, 4)
-    grad = grad.transpose(0, 2)
-    x.requires_grad_()
-    cos, sin = (table.clone().requires_grad_() for table in tables)
-    gots = torch.autograd.grad(posenc_ext.rope(x, cos, sin), (x, cos, sin), grad)
-    c, s = tables[0][:, None], tables[1][:, None]
-    (u, v), (gu, gv) = x.double().chunk(2, -1), grad.double().chunk(2, -1)
-    yield gots[0], rotated(grad, c, -s, False)
-    yield gots[1], (gu * u + gv * v).sum((0, 2))
-    yield gots[2], (gv * u - gu * v).sum((0, 2))
-
-
-def check_rope_table(case: Case) -> Pairs:
-    positions, inv_freq = [0, 1, -7, 4095, 131071, 2**31 - 1], [1.0, 0.31622776601683794, 1e-4]
-    gots = posenc_ext.rope_table(
-        case.indices(positions), torch.tensor(inv_freq, dtype=torch.float64), dtype=case.dtype
-    )
-    yield from zip(gots, waves(positions, inv_freq), strict=True)
-
-
-def check_sinusoidal_table(case: Case) -> Pairs:
-    positions = [0, 1, 2, 31, 4095]
-    got = posenc_ext.sinusoidal_table(case.indices(positions), 12, dtype=case.dtype)
-    yield got, sines(positions, 12)
-
-
-def check_add_sinusoidal(case: Case) -> Pairs:
-    x, grad = case.random(2, 5, 12).requires_grad_(), case.random(2, 5, 12)
-    y = posenc_ext.add_sinusoidal(x, offset=3, scale=2.5)
-    yield y, 2.5 * x.cpu().double() + sines([3, 4, 5, 6, 7], 12)
-    yield torch.autograd.grad(y, x, grad)[0], 2.5 * grad.double()
-
-
-def check_alibi_bias(case: Case) -> Pairs:
-    slopes, grad = case.slopes(6), case.random(6, 5, 9)
-    yield slopes, torch.tensor([2.0**-k for k in (2, 4, 6, 8, 1, 3)], dtype=torch.float64)
-    for causal in (False, True):
-        got = posenc_ext.alibi_bias(slopes, 5, 9, causal=causal, dtype=case.dtype)
-        yield got, penalties(slopes, 5, 9, causal)
-    slopes.requires_grad_()
-    got = posenc_ext.alibi_bias(slopes, 5, 9, dtype=case.dtype)
-    unit = penalties(torch.ones(6), 5, 9, False)
-    yield torch.autograd.grad(got, slopes, grad)[0], (grad.cpu().double() * unit).sum((1, 2))
-
-
-def check_add_alibi(case: Case) -> Pairs:
-    scores, slopes = case.random(2, 3, 5, 9), case.slopes(3)
-    want = scores.cpu().double() + penalties(slopes, 5, 9, True)
-    for inplace in (False, True):
-        yield posenc_ext.add_alibi(scores.clone(), slopes, causal=True, inplace=inplace), want
-
-
-def check_alibi_softmax(case: Case) -> Pairs:
-    scores, grad = case.random(2, 3, 5, 9).requires_grad_(), case.random(2, 3, 5, 9)
-    slopes = case.slopes(3).requires_grad_()
-    y = posenc_ext.alibi_softmax(scores, slopes, scale=0.5, causal=True)
-    want = (0.5 * scores.cpu().double() + penalties(slopes.detach(), 5, 9, True)).softmax(-1)
-    yield y, want
-    gots = torch.autograd.grad(y, (scores, slopes), grad)
-    g = grad.cpu().double()
-    logits = want * (g - (want * g).sum(-1, keepdim=True))
-    yield gots[0], 0.5 * logits
-    yield gots[1], (logits * penalties(torch.ones(3), 5, 9, False)).sum((0, 2, 3))
-
-
-# What is checked, with the error it may have: one rounding is half an eps.
-CHECKS: dict[str, tuple[Callable[[Case], Pairs], float]] = {
-    "rope": (check_rope, 1.0),
-    "apply_rope": (check_apply_rope, 1.0),
-    "rope gradients": (check_rope_gradients, 2.0),
-    "rope_table": (check_rope_table, 2.0),
-    "sinusoidal_table": (check_sinusoidal_table, 2.0),
-    "add_sinusoidal": (check_add_sinusoidal, 1.0),
-    "alibi_bias": (check_alibi_bias, 1.0),
-    "add_alibi": (check_add_alibi, 1.0),
-    "alibi_softmax": (check_alibi_softmax, 4.0),
-}

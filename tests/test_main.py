@@ -13,7 +13,7 @@ import torch
 import posenc_ext
 from posenc_ext import self_check
 from posenc_ext.__main__ import main
-from posenc_ext.self_check import CHECKS
+from posenc_ext.op_checks import CHECKS, Case
 
 PNG = b"\x89PNG\r\n"
 QWEN = {
@@ -117,7 +117,7 @@ def test_an_error_is_never_taken_for_a_match(wrong):
         "shape": torch.tensor([1.0, 2.0, 3.0]),
     }[wrong]
     error = self_check.error_of(got, want, torch.float32)
-    case = self_check.Case(torch.float32, torch.device("cpu"))
+    case = Case(torch.float32, torch.device("cpu"))
     assert not self_check.Result("op", case, error, 1e9).passed
     assert self_check.error_of(want.float(), want, torch.float32) == 0
 
