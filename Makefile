@@ -48,8 +48,9 @@ cmake-test: $(DEV) ## build with CMake and run the tests on that module
 	PYTHONPATH=$(CURDIR)/build/cmake/python POSENC_MODULE_DIR=$(CURDIR)/build/cmake/python/posenc_ext \
 	  pytest $(ARGS)
 
-smoke: $(DEV) ## the demo and the bench at small sizes: do they run?
+smoke: $(DEV) ## the examples and the bench at small sizes: do they run?
 	$(BIN)/python examples/demo.py --quick
+	$(BIN)/python examples/train_short_test_long.py --quick --out build/train_short_test_long_quick
 	$(BIN)/python -m bench --quick
 
 install-test: $(DEV) ## pip install in all its ways, in fresh environments (minutes)

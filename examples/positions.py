@@ -93,3 +93,48 @@ class ALiBi(NoPositions):
         scores = q @ k.transpose(2, 3)
         scale = self.head_dim**-0.5
         return posenc_ext.alibi_softmax(scores, self.slopes, scale=scale, causal=True) @ v
+
+
+class Learned(NoPositions):
+    """A trained vector for each position up to `length`, and none beyond."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.encoding = posenc_ext.LearnedPositionalEncoding(self.width, self.length)
+
+    def embed(self, x: Tensor) -> Tensor:
+        return self.encoding(x)
+
+
+class Shaw(NoPositions):
+    """A trained vector for each distance up to 16, for keys and for values."""
+
+    shared = False
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.keys = posenc_ext.RelativePositionalEmbedding(self.head_dim, 16, 0)
+        self.values = posenc_ext.RelativePositionalEmbedding(self.head_dim, 16, 0)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = (q @ k.mT + self.keys(q)) * self.head_dim**-0.5
+        weights = scores.masked_fill(is_ahead(q), -math.inf).softmax(-1)
+        return weights @ v + self.values.values(weights)
+
+
+class T5(NoPositions):
+    """A trained bias for each bucket of distances and each head."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.bias = posenc_ext.T5RelativePositionBias(self.heads, bidirectional=False)
+        nn.init.normal_(self.bias.relative_attention_bias.weight, std=0.02)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        bias = self.bias(q.shape[2], k.shape[2]).masked_fill(is_ahead(q), -math.inf)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+
+def is_ahead(q: Tensor) -> Tensor:
+    """[S, S] for q [B, H, S, D]: True where a key stands after its query."""
+    return torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).triu(1)

@@ -51,6 +51,7 @@ class Progress:
 
     def __init__(self, name: str, total: int) -> None:
         self.name, self.total, self.start = name, total, time.perf_counter()
+        self.tenths = 0
 
     def show(self, done: int, note: str) -> None:
         elapsed = time.perf_counter() - self.start
@@ -62,7 +63,8 @@ class Progress:
             bar = "#" * (24 * done // self.total)
             end = "\n" if done == self.total else ""
             print(f"\r[{bar:<24}] {text}", end=end, file=sys.stderr, flush=True)
-        elif done * 10 // self.total > (done - 1) * 10 // self.total:
+        elif done * 10 // self.total > self.tenths:
+            self.tenths = done * 10 // self.total
             print(text, file=sys.stderr, flush=True)
 
 
