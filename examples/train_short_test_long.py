@@ -2,7 +2,7 @@
 
     python examples/train_short_test_long.py [--out FOLDER] [--quick] [--resume] [--seed N]
 
-Writes figures.json and table.md into FOLDER, anew after each encoding, and plot.png at the end.
+Writes into FOLDER: figures.json after each encoding, table.md and plot.png at the end.
 """
 
 import argparse
@@ -223,7 +223,7 @@ def main() -> int:
             "figures": {name: dataclasses.asdict(one) for name, one in figures.items()},
         }
         store.write_text(json.dumps(record, indent=1), encoding="utf-8")
-        (arguments.out / "table.md").write_text(table(figures, settings), encoding="utf-8")
+    (arguments.out / "table.md").write_text(table(figures, settings), encoding="utf-8")
     plot(figures, settings, arguments.out / "plot.png")
     print(f"bits per byte, by bytes read at once; trained on {settings.length}\n")
     print(table(figures, settings))

@@ -1,5 +1,6 @@
 """The comparison of encodings, with models that are too small to learn anything."""
 
+import importlib
 import json
 import math
 import os
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import posenc_ext
 
@@ -35,6 +37,24 @@ def run(tmp_path_factory):
     process = compare(folder, "--steps", "2")
     assert process.returncode == 0, process.stderr
     return folder, process
+
+
+def test_every_length_of_the_test_predicts_the_same_bytes(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setenv("OMP_WAIT_POLICY", os.environ.get("OMP_WAIT_POLICY", "passive"))
+    example = importlib.import_module("train_short_test_long")
+
+    class Echo:
+        def losses(self, windows):  # in nats, as those of the model
+            lengths.add(windows.shape[1] - 1)
+            return windows[:, 1:].double() * math.log(2)
+
+    windows = torch.arange(3 * 33).view(3, 33)
+    for length in (4, 8, 16, 32):
+        lengths = set()
+        bits = example.measure(Echo(), windows, length, lambda: None)
+        torch.testing.assert_close(bits, windows[:, 1:].double())
+        assert lengths == {length}
 
 
 def test_every_encoding_has_figures_for_every_length(run):
