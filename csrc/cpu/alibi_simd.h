@@ -9,16 +9,10 @@
 //   times_power(p, shifted)  p * 2^n, n the whole number in the low bits of `shifted`
 //   zero_below(x, limit, r)  x < limit ? 0 : r
 
-struct AlibiScalar : Scalar {
-  static inline float fill(float a) { return a; }
-  static inline double fill(double a) { return a; }
+struct AlibiScalar : Scalar, AlibiLane {
   template <class A>
   static inline A count(int64_t first) {
     return static_cast<A>(first);
-  }
-  template <class A>
-  static inline A minus_abs(A r) {
-    return r < 0 ? r : -r;
   }
   template <class A>
   static inline A larger(A a, A b) {
@@ -27,21 +21,6 @@ struct AlibiScalar : Scalar {
   template <class A>
   static inline A masked(const uint8_t* keep, A r) {
     return *keep ? r : -static_cast<A>(INFINITY);
-  }
-  static inline float times_power(float p, float shifted) {
-    return bits_float(float_bits(p) + (float_bits(shifted) << 23));
-  }
-  static inline double times_power(double p, double shifted) {
-    uint64_t u, n;
-    std::memcpy(&u, &p, sizeof u);
-    std::memcpy(&n, &shifted, sizeof n);
-    u += n << 52;
-    std::memcpy(&p, &u, sizeof p);
-    return p;
-  }
-  template <class A>
-  static inline A zero_below(A x, A limit, A r) {
-    return x < limit ? A(0) : r;
   }
 };
 
