@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymInt.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "checks.h"
@@ -165,6 +166,15 @@ void check_softmax_slope_grad(const char* op, const at::Tensor& grad, const at::
                               const at::Tensor& slopes) {
   check_softmax_grad<Int>(op, grad, y);
   check_scores<Int>(op, y, slopes);
+}
+
+// Query rows of one head whose share of the gradient of a slope is one sum. Shares are added in the
+// order of batch and row. A function of the lengths alone, so that no device and no number of
+// threads changes the bits.
+inline int64_t alibi_tile_rows(int64_t q_len, int64_t k_len) {
+  constexpr int64_t elements = 32768;
+  return std::clamp<int64_t>(elements / std::max<int64_t>(k_len, 1), 1,
+                             std::max<int64_t>(q_len, 1));
 }
 
 }  // namespace posenc

@@ -149,3 +149,11 @@ POSENC_INLINE PositionSplit split_position(double position) {
   }
   return {position, 0};
 }
+
+// round_to_odd of half.h without a branch, for |x| >= 2^-126; below that it rounds to nearest.
+POSENC_INLINE float sticky_float(double x) {
+  constexpr uint64_t lost = (uint64_t{1} << 29) - 1;  // bits of a double that a float has not
+  const uint64_t u = double_bits(x);
+  const uint64_t sticky = ((u & lost) + lost) & (lost + 1);
+  return static_cast<float>(bits_double((u & ~lost) | sticky));
+}

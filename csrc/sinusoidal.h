@@ -10,8 +10,10 @@
 #include <c10/core/SymInt.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
+#include <vector>
 
 #include "checks.h"
 #include "rope.h"  // check_allocated
@@ -102,6 +104,31 @@ void check_sinusoidal_rule(const Int& count, double base, double denominator) {
   POSENC_CHECK_VALUE(std::isfinite(base) && base > 0, op, "base must be positive, got ", base);
   POSENC_CHECK_VALUE(std::isfinite(denominator) && denominator > 0, op,
                      "denominator must be positive, got ", denominator);
+}
+
+// base^(-i / denominator). By the C library of the host, for every device: pow of another one, or
+// ATen's vectorised pow, differs in the last bit.
+inline double sinusoidal_frequency(int64_t i, double base, double denominator) {
+  return std::pow(base, static_cast<double>(-i) / denominator);
+}
+
+// At least the first `count` of them, up to a length that no model reaches. Decoding asks for the
+// same ones at every step, so the last answer is kept.
+inline const std::vector<double>& first_frequencies(int64_t count, double base,
+                                                    double denominator) {
+  constexpr int64_t most = 65536;
+  thread_local struct {
+    double base = 0, denominator = 0;
+    std::vector<double> values;
+  } last;
+  if (last.base != base || last.denominator != denominator) {
+    last.values.clear();
+    last.base = base;
+    last.denominator = denominator;
+  }
+  for (auto i = static_cast<int64_t>(last.values.size()); i < std::min(count, most); ++i)
+    last.values.push_back(sinusoidal_frequency(i, base, denominator));
+  return last.values;
 }
 
 }  // namespace posenc

@@ -70,12 +70,7 @@ struct AlibiWork {
         k_len(shape.size(-1)),
         causal(masked) {}
 
-  // Rows of one tile: a function of the shape alone, so that sums over tiles do not depend on the
-  // number of threads.
-  int64_t step() const {
-    return std::clamp<int64_t>(kTileElements / std::max<int64_t>(k_len, 1), 1,
-                               std::max<int64_t>(q_len, 1));
-  }
+  int64_t step() const { return alibi_tile_rows(q_len, k_len); }   // rows of one tile
   int64_t tiles() const { return (q_len + step() - 1) / step(); }  // of one head
 
   static constexpr int64_t kTileElements = 32768;

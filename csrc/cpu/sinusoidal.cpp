@@ -21,33 +21,15 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-// base^(-i / denominator). By the C library, one by one: ATen's vectorised pow differs in the last
-// bit between instruction sets. Decoding asks for the same ones at every step, so the last answer
-// is kept, up to a length that no model reaches.
-constexpr int64_t kKeptFrequencies = 65536;
-
 Tensor sinusoidal_frequencies(const Tensor& like, int64_t count, double base, double denominator) {
   check_sinusoidal_rule(count, base, denominator);
   // First of all: a count beyond memory fails here, and not after hours of work.
   Tensor result = at::empty({count}, like.options().dtype(at::kDouble));
   auto* out = static_cast<double*>(result.mutable_data_ptr());
-  thread_local struct {
-    double base = 0, denominator = 0;
-    std::vector<double> values;
-  } last;
-  if (last.base != base || last.denominator != denominator) {
-    last.values.clear();
-    last.base = base;
-    last.denominator = denominator;
-  }
-  const auto value = [&](int64_t i) {
-    return std::pow(base, static_cast<double>(-i) / denominator);
-  };
-  const int64_t kept = std::min(count, kKeptFrequencies);
-  for (auto i = static_cast<int64_t>(last.values.size()); i < kept; ++i)
-    last.values.push_back(value(i));
-  std::copy_n(last.values.begin(), kept, out);
-  for (int64_t i = kept; i < count; ++i) out[i] = value(i);
+  const auto& first = first_frequencies(count, base, denominator);
+  const auto kept = std::min(count, static_cast<int64_t>(first.size()));
+  std::copy_n(first.begin(), kept, out);
+  for (int64_t i = kept; i < count; ++i) out[i] = sinusoidal_frequency(i, base, denominator);
   return result;
 }
 
