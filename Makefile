@@ -1,9 +1,11 @@
 # Needs python3, a C++20 compiler and pip; everything else is set up in .venv, once.
 # PYTHON: what .venv is made from. TORCH: what pip installs as torch, with pip's options if need be.
+# TORCH_CUDA: the torch with CUDA that cuda-build compiles against.
 # ARGS: more arguments for pytest, the demo or the bench.
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
+TORCH_CUDA ?= torch==2.14.1
 ARGS ?=
 
 BIN := $(abspath $(VENV))/bin
@@ -18,7 +20,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PATH := $(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check lint cmake-test smoke install-test cuda clean
+.PHONY: help demo test bench check lint cmake-test smoke install-test cuda cuda-mutants cuda-build gpu clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -32,13 +34,13 @@ test: $(BUILT) ## set up, then run the tests under each instruction set this mac
 bench: $(BUILT) ## set up, then measure speed beside a copy of the same bytes
 	$(BIN)/python -m bench $(ARGS)
 
-check: lint test cmake-test smoke install-test ## all that CI checks
+check: lint test cmake-test smoke install-test cuda cuda-build ## all that CI checks
 
 lint: $(DEV) ## formatting, lint and types
 	ruff format --check .
 	ruff check .
 	mypy posenc_ext
-	find csrc -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -name '*.cu*' | \
+	find csrc tests -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -name '*.cu*' | \
 	  xargs clang-format --dry-run -Werror
 
 cmake-test: $(DEV) ## build with CMake and run the tests on that module
@@ -56,8 +58,26 @@ smoke: $(DEV) ## the examples and the bench at small sizes: do they run?
 install-test: $(DEV) ## pip install in all its ways, in fresh environments (minutes)
 	pytest -m slow tests/test_install.py
 
-cuda: $(DEV) ## run the CUDA kernels on the CPU, and check what nvcc makes of them (needs no GPU)
+cuda: $(DEV) ## run the CUDA kernels on the CPU, and check what nvcc makes of them (no GPU)
 	pytest tests/cuda_source $(ARGS)
+	$(BIN)/python tests/cuda_source/codegen.py
+
+cuda-mutants: $(DEV) ## put faults into the CUDA kernels: does `make cuda` notice each? (minutes)
+	$(BIN)/python tests/cuda_source/mutants.py
+
+# An environment of its own with TORCH_CUDA (gigabytes), and the CPU tests on what is built there.
+CUDA_BIN := $(CURDIR)/build/cuda-venv/bin
+cuda-build: ## build in full against a torch with CUDA and run the CPU tests on it (no GPU)
+	test -x $(CUDA_BIN)/pip || $(PYTHON) -m venv build/cuda-venv
+	$(CUDA_BIN)/pip --disable-pip-version-check install '$(TORCH_CUDA)' 'setuptools>=77.0.3' ninja
+	PATH=$(CUDA_BIN):$$PATH POSENC_CUDA=1 TORCH_CUDA_ARCH_LIST=$${TORCH_CUDA_ARCH_LIST-"8.0;9.0+PTX"} \
+	  $(CUDA_BIN)/pip --disable-pip-version-check install --no-build-isolation '.[test]'
+	cd build && $(CUDA_BIN)/python -c 'import posenc_ext as p; assert p._C.build_info()["cuda"]'
+	POSENC_MODULE_DIR=$$(cd build && $(CUDA_BIN)/python -c 'import posenc_ext as p; print(*p.__path__)') \
+	  $(CUDA_BIN)/pytest $(ARGS)
+
+gpu: ## build, test and time on a GPU (none here: runs nothing, and fails)
+	$(PYTHON) bench/gpu.py $(ARGS)
 
 clean: ## remove what the build made; .venv keeps its packages
 	rm -rf build dist *.egg-info $(VENV)/.built-* $(VENV)/.dev-*

@@ -148,7 +148,7 @@ def make_extension():
         system = [f"-isystem{folder}" for folder in extension.include_dirs]
         extension.include_dirs = []
         cxx += system
-        nvcc += [*system, "-Xcompiler=-ffp-contract=off,-fvisibility=hidden"]
+        nvcc += ["-Xcompiler=-ffp-contract=off,-fvisibility=hidden"]  # no header of torch there
     extension.include_dirs.insert(0, str(ROOT / "csrc"))
     return extension
 

@@ -54,6 +54,11 @@ POSENC_INLINE double widen(double x) { return x; }
 POSENC_INLINE float widen(bf16 x) { return bits_float(static_cast<uint32_t>(x.bits) << 16); }
 
 POSENC_INLINE float widen(f16 x) {
+#ifdef __CUDA_ARCH__  // one instruction, exact
+  float wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+  return wide;
+#else
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
   const uint32_t exponent = (x.bits >> 10) & 0x1fu;
   const uint32_t mantissa = x.bits & 0x3ffu;
@@ -64,20 +69,29 @@ POSENC_INLINE float widen(f16 x) {
     return bits_float(sign | 0x7f800000u | (mantissa << 13) | (mantissa ? 0x400000u : 0u));
   }
   return bits_float(sign | ((exponent + 112) << 23) | (mantissa << 13));
+#endif
 }
 
 POSENC_INLINE void narrow(float x, float& out) { out = x; }
 POSENC_INLINE void narrow(double x, double& out) { out = x; }
 
-// Round to nearest, ties to even; every NaN becomes 0x7fc0, as in c10::BFloat16.
+// Round to nearest, ties to even; every NaN becomes 0x7fc0, as in c10::BFloat16 (0x7fff on a GPU,
+// whose one instruction agrees in all but the bits of NaN, here and for float16).
 POSENC_INLINE void narrow(float x, bf16& out) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out.bits) : "f"(x));
+#else
   const uint32_t u = float_bits(x);
   const uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   out.bits = static_cast<uint16_t>(x != x ? 0x7fc0u : rounded);
+#endif
 }
 
 // Round to nearest, ties to even, with subnormals; bit-equal to VCVTPS2PH.
 POSENC_INLINE void narrow(float x, f16& out) {
+#ifdef __CUDA_ARCH__
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(out.bits) : "f"(x));
+#else
   const uint32_t u = float_bits(x);
   const uint32_t sign = (u >> 16) & 0x8000u;
   const uint32_t magnitude = u & 0x7fffffffu;
@@ -92,6 +106,7 @@ POSENC_INLINE void narrow(float x, f16& out) {
     half = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
   }
   out.bits = static_cast<uint16_t>(sign | half);
+#endif
 }
 
 // A double to a 16-bit type in one rounding: first to float with the last bit made sticky (round to

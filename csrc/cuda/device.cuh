@@ -14,12 +14,18 @@
 #define POSENC_LAUNCH(kernel, blocks, threads, stream, ...) \
   kernel<<<static_cast<unsigned>(blocks), threads, 0, stream>>>(__VA_ARGS__)
 
+// What assert() calls, which NDEBUG would take away.
+extern "C" __host__ __device__ void __assert_fail(const char*, const char*, unsigned,
+                                                  const char*) noexcept
+    __attribute__((__noreturn__));
+
 // Stops the kernel with a message unless `ok`, in every build. What follows must still stay inside
 // its memory: other threads run on for a while.
 #define POSENC_DEVICE_CHECK(ok, message) \
   ((ok) ? static_cast<void>(0) : __assert_fail(message, __FILE__, __LINE__, "posenc_ext"))
 
 #define POSENC_MAX_BLOCKS 65535
+#define POSENC_ASSUME_GLOBAL(pointer) __builtin_assume(__isGlobal(pointer))
 #define POSENC_COUNT_READ(bytes)
 #define POSENC_COUNT_WRITE(bytes)
 #endif
@@ -50,18 +56,18 @@ POSENC_DEVICE int64_t grid_step() { return static_cast<int64_t>(gridDim.x) * blo
 template <class T>
 POSENC_DEVICE T load(const T* from) {
   POSENC_COUNT_READ(sizeof(T));
+  POSENC_ASSUME_GLOBAL(from);
   return *from;
 }
 template <class T>
 POSENC_DEVICE void store(T* to, T value) {
   POSENC_COUNT_WRITE(sizeof(T));
+  POSENC_ASSUME_GLOBAL(to);
   *to = value;
 }
 
 // 16 bytes of T, read and written in one instruction: the address must be a multiple of 16.
-struct alignas(16) Bytes16 {
-  uint32_t words[4];
-};
+using Bytes16 = uint4;
 
 template <class T>
 struct Pack {
@@ -80,7 +86,14 @@ template <class T>
 POSENC_DEVICE void store_pack(T* to, const Pack<T>& pack) {
   Bytes16 bytes;
   memcpy(&bytes, &pack, 16);
+#ifdef __CUDA_ARCH__  // left to itself, the compiler makes four stores of some packs of 16-bit
+                      // types
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+               "r"(bytes.x), "r"(bytes.y), "r"(bytes.z), "r"(bytes.w)
+               : "memory");
+#else
   store(reinterpret_cast<Bytes16*>(to), bytes);
+#endif
 }
 
 // May a kernel use packs on rows that start at `data` plus any multiples of these strides (in

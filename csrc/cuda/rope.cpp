@@ -2,44 +2,13 @@
 #include <algorithm>
 
 #include "cuda/launch.h"
-#include "cuda/rope_kernels.h"
+#include "cuda/rope_arguments.h"
 #include "rope_ops.h"
-#include "rope_types.h"
 
 namespace posenc {
 namespace {
 
 using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-
-RopeIndexTensor index_tensor(const OptionalTensor& t) {
-  if (!t) return {};
-  const int64_t batch = t->dim() == 2 && t->size(0) > 1 ? t->stride(0) : 0;
-  return {t->const_data_ptr(), t->scalar_type() == at::kLong, batch,
-          t->dim() == 0 ? 0 : t->stride(-1)};
-}
-
-RopeCudaTable cuda_table(const Tensor& t) {
-  return {t.const_data_ptr(), rope_dtype(t.scalar_type()),
-          t.dim() == 3 && t.size(0) > 1 ? t.stride(0) : 0, t.stride(-2), t.stride(-1)};
-}
-
-// What can be told of the rows without reading them; the rest is asserted on the device.
-RopeRowSource row_source(const char* op, const RopeOptions<int64_t>& options, int64_t length) {
-  const int64_t rows = options.cos.size(-2);
-  if (options.cu_seqlens)
-    POSENC_CHECK_VALUE(options.cu_seqlens->size(0) > 1, op, "cu_seqlens must end with T = ", length,
-                       ", got one element");
-  POSENC_CHECK_INDEX(rows > 0, op, "cos must have a row for each of the S = ", length,
-                     " positions, got L = 0");
-  return {.positions = index_tensor(options.positions),
-          .offsets = index_tensor(options.offsets),
-          .cu_seqlens = index_tensor(options.cu_seqlens),
-          .offset = options.offset,
-          .sequences = options.cu_seqlens ? options.cu_seqlens->size(0) - 1 : 0,
-          .length = length,
-          .rows = rows};
-}
 
 struct OnCuda {
   static void prepare(const Tensor&) {}
@@ -57,7 +26,7 @@ struct OnCuda {
     call.q = operands[0];
     if (operands.size() > 1) call.k = operands[1];
     call.cos = cuda_table(options.cos), call.sin = cuda_table(options.sin);
-    call.source = row_source(op, options, length);
+    call.source = row_source(op, options, length, operands[0].batch);
     call.batch = operands[0].batch, call.dim = dim, call.pairs = options.cos.size(-1);
     call.inverse = options.inverse;
     launch_on_device_of(like, [&](cudaStream_t stream) {

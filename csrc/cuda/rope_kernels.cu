@@ -1,7 +1,7 @@
 // Rotation on CUDA. A block takes a tile: some tokens, all their heads in q and k, and a range of
 // pairs. It looks up the table row of each token once and holds it in shared memory, converted;
 // then its threads share out the pairs of all heads. In the aligned kernels a thread moves 16 bytes
-// at a time and has eight such loads in flight. Channels beyond R are tiles of their own.
+// at a time and has four such loads in flight. Channels beyond R are tiles of their own.
 //
 // Bytes moved: each channel of q and k is read once and written once, and each table row is read
 // once per token (once per 4096 heads).
@@ -27,15 +27,16 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t token_tile = i % tiling.token_tiles, rest = i / tiling.token_tiles;
     const int64_t head_tile = rest % tiling.head_tiles, column_tile = rest / tiling.head_tiles;
     const int64_t tokens = call.batch * call.source.length, heads = call.q.heads + call.k.heads;
+    const bool rotates = column_tile < tiling.pair_tiles;
     RopeTile tile;
     tile.first_token = token_tile * tiling.tokens;
     tile.first_head = head_tile * tiling.heads;
     tile.tokens = static_cast<unsigned>(smaller(tiling.tokens, tokens - tile.first_token));
     tile.heads = static_cast<unsigned>(smaller(tiling.heads, heads - tile.first_head));
     __syncthreads();  // the tile before is done with shared memory
-    find_tokens(call, tile, found);
+    find_tokens(call, tile, rotates, found);
     __syncthreads();
-    if (column_tile < tiling.pair_tiles) {
+    if (rotates) {
       tile.first_column = column_tile * tiling.pairs;
       const auto pairs =
           static_cast<unsigned>(smaller(tiling.pairs, call.pairs - tile.first_column));
@@ -77,8 +78,8 @@ void launch_tiles(const RopeCall& call, cudaStream_t stream) {
   // Enough units for every thread to have its loads in flight, and no more.
   const int64_t units = std::max<int64_t>(1, t.heads * (std::max(t.pairs, 1) / width));
   const int64_t held = t.pairs > 0 ? table_capacity<T> / t.pairs : kTokens;
-  t.tokens = static_cast<int>(
-      std::clamp<int64_t>(kUnits / units, 1, std::min({held, tokens, int64_t{kTokens}})));
+  t.tokens = static_cast<int>(std::clamp<int64_t>(kThreads * kInFlight<aligned> / units, 1,
+                                                  std::min({held, tokens, int64_t{kTokens}})));
   t.token_tiles = ceil_div(tokens, t.tokens);
   t.head_tiles = ceil_div(heads, t.heads);
   t.pair_tiles = call.pairs > 0 ? ceil_div(call.pairs, t.pairs) : 0;

@@ -40,6 +40,27 @@ struct RopeCall {
   bool inverse;
 };
 
+// grad and x share their sizes. dcos and dsin are contiguous, of the dtype `table`.
+struct RopeTableGradCall {
+  const char *grad, *x;
+  int64_t grad_batch, grad_token, grad_head, grad_dim, x_batch, x_token, x_head, x_dim;
+  int64_t batch, heads, pairs;
+  RopeRowSource source;  // source.rows counts the rows of one batch entry of the table
+  bool batched;          // the table has rows for each batch entry
+  bool inverse;
+  // The row of every token in ascending order, and those tokens as batch * length + token, equal
+  // rows in order of token; null when each token of a batch entry reads the row after the last.
+  const int64_t *sorted_rows, *tokens;
+  void *dcos, *dsin;
+  RopeDtype table;
+};
+
 void launch_rope(const RopeCall& call, RopeDtype type, bool interleaved, cudaStream_t stream);
+
+// The table row of every token, [batch, length].
+void launch_rope_rows(const RopeRowSource& source, int64_t batch, int64_t* rows,
+                      cudaStream_t stream);
+void launch_rope_table_grad(const RopeTableGradCall& call, RopeDtype type, bool interleaved,
+                            cudaStream_t stream);
 
 }  // namespace posenc

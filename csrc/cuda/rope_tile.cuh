@@ -8,8 +8,9 @@
 namespace posenc {
 
 constexpr int kTableBytes = 8192;  // of cos and sin in shared memory
-constexpr int kInFlight = 4;       // units of work that a thread loads before it stores any
-constexpr int kUnits = kThreads * kInFlight;
+// Units of work that a thread loads before it stores any: two loads each.
+template <bool aligned>
+constexpr int kInFlight = aligned ? 2 : 4;
 constexpr int kTokens = 32, kHeads = 4096, kChannels = 1024;  // of a tile at most
 
 template <class T>
@@ -49,14 +50,17 @@ POSENC_DEVICE T widen_entry(const RopeCudaTable& table, int64_t at) {
   }
 }
 
-POSENC_DEVICE void find_tokens(const RopeCall& call, const RopeTile& tile, RopeTokens& found) {
+POSENC_DEVICE void find_tokens(const RopeCall& call, const RopeTile& tile, bool rotates,
+                               RopeTokens& found) {
   const unsigned i = threadIdx.x;
   if (i >= tile.tokens) return;
   const int64_t batch = (tile.first_token + i) / call.source.length;
   const int64_t token = (tile.first_token + i) % call.source.length;
-  const int64_t row = table_row(call.source, batch, token);
-  found.cos[i] = batch * call.cos.batch + row * call.cos.row;
-  found.sin[i] = batch * call.sin.batch + row * call.sin.row;
+  if (rotates) {
+    const int64_t row = table_row(call.source, batch, token);
+    found.cos[i] = batch * call.cos.batch + row * call.cos.row;
+    found.sin[i] = batch * call.sin.batch + row * call.sin.row;
+  }
   const bool in_q = token < call.q.tokens, in_k = token < call.k.tokens;
   found.q_x[i] = in_q ? batch * call.q.x_batch + token * call.q.x_token : -1;
   found.q_out[i] = batch * call.q.out_batch + token * call.q.out_token;
@@ -161,18 +165,19 @@ template <class T, bool interleaved, bool aligned>
 POSENC_DEVICE void rotate_tile(const RopeCall& call, const RopeTokens& found, const RopeTile& tile,
                                bool tokens_inner, const math_t<T>* cos, const math_t<T>* sin) {
   using Pairs = RopePairs<T, interleaved, aligned>;
-  for (unsigned first = threadIdx.x; first < tile.units(); first += kUnits) {
-    RopeUnit<T> unit[kInFlight];
-    Pairs pairs[kInFlight];
+  constexpr int in_flight = kInFlight<aligned>;
+  for (unsigned first = threadIdx.x; first < tile.units(); first += kThreads * in_flight) {
+    RopeUnit<T> unit[in_flight];
+    Pairs pairs[in_flight];
 #pragma unroll
-    for (int j = 0; j < kInFlight; ++j) {
+    for (int j = 0; j < in_flight; ++j) {
       unit[j] = find_unit<T>(call, found, tile, tokens_inner, first + j * kThreads);
       if (unit[j].x == nullptr) continue;
       pairs[j].read(unit[j].x, tile.first_column + unit[j].column * Pairs::width, call.pairs,
                     unit[j].is_k ? call.k.x_dim : call.q.x_dim);
     }
 #pragma unroll
-    for (int j = 0; j < kInFlight; ++j) {
+    for (int j = 0; j < in_flight; ++j) {
       if (unit[j].x == nullptr) continue;
       const unsigned column = unit[j].column * Pairs::width;
       const unsigned entry = unit[j].token * tile.columns * Pairs::width + column;

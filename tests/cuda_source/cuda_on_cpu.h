@@ -19,6 +19,9 @@
 struct uint3 {
   unsigned x, y, z;
 };
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
 using dim3 = uint3;
 using cudaStream_t = void*;
 
@@ -34,6 +37,12 @@ void block_barrier();
 void warp_barrier();
 // The value that lane `from` of this thread's warp gives in the same call.
 uint64_t exchange(uint64_t value, unsigned from);
+
+// On a GPU a failed assert stops the launch, but other threads run on for a while.
+inline bool stop_at_asserts = true;
+inline void device_assert(const char* message) {
+  if (stop_at_asserts) throw std::runtime_error(message);
+}
 
 struct Traffic {
   int64_t read, written;  // bytes, by load() and store()
@@ -70,9 +79,10 @@ T __shfl_down_sync(unsigned, T value, unsigned delta) {
 
 // Few blocks, so that a kernel has to walk on to items beyond its grid.
 #define POSENC_MAX_BLOCKS 7
+#define POSENC_ASSUME_GLOBAL(pointer)
 #define POSENC_COUNT_READ(bytes) (cuda_on_cpu::traffic.read += static_cast<int64_t>(bytes))
 #define POSENC_COUNT_WRITE(bytes) (cuda_on_cpu::traffic.written += static_cast<int64_t>(bytes))
 #define POSENC_LAUNCH(kernel, blocks, threads, stream, ...) \
   (static_cast<void>(stream), cuda_on_cpu::launch(blocks, threads, [&] { kernel(__VA_ARGS__); }))
 #define POSENC_DEVICE_CHECK(ok, message) \
-  ((ok) ? static_cast<void>(0) : throw std::runtime_error("device assert: " message))
+  ((ok) ? static_cast<void>(0) : cuda_on_cpu::device_assert("device assert: " message))

@@ -1,0 +1,97 @@
+"""Everything that only a GPU can tell, in under ten minutes: python3 bench/gpu.py [--json FILE]
+
+Builds in place for the GPU at hand, runs the CUDA tests with none allowed to skip, runs the checks
+once more under compute-sanitizer where there is one, and times every op (bench/bench_gpu.py).
+Needs a torch with CUDA, nvcc, setuptools, numpy and pytest; no network. Exits with 0 only if all
+of it ran and passed. Without a GPU it runs nothing and says so.
+"""
+
+import argparse
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT = 570  # seconds in all
+BEGIN = time.monotonic()
+
+
+def left(share: float = 1.0) -> float:
+    """Seconds that a step may take: a share of what is left."""
+    return max(1.0, share * (LIMIT - (time.monotonic() - BEGIN)))
+
+
+def step(title: str, command: list[str], seconds: float, **env: str) -> bool:
+    """Run one step; False if it fails or takes too long."""
+    print(f"== {title}: {' '.join(command)}", flush=True)
+    start = time.monotonic()
+    try:
+        status = subprocess.run(command, cwd=ROOT, env=os.environ | env, timeout=seconds).returncode
+    except subprocess.TimeoutExpired:
+        status = "too slow"
+    print(f"== {title}: exit {status} after {time.monotonic() - start:.0f} s\n", flush=True)
+    return status == 0
+
+
+def without_gpu() -> str:
+    """Why nothing can run here, or an empty string."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return "torch is not installed"
+    if not torch.cuda.is_available():
+        return f"torch {torch.__version__} sees no GPU"
+    return ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python3 bench/gpu.py")
+    parser.add_argument("--json", metavar="FILE", default="build/gpu.json", help="where to")
+    parser.add_argument("--no-build", action="store_true", help="take the module that is there")
+    options = parser.parse_args()
+    reason = without_gpu()
+    if reason:
+        print(f"nothing was run: {reason}. This needs an NVIDIA GPU.")
+        return 1
+
+    python = sys.executable
+    done: dict[str, bool] = {}
+    if not options.no_build:
+        build = [python, "setup.py", "-q", "build_ext", "--inplace"]
+        done["build"] = step("build", build, left(0.5), POSENC_CUDA="1")
+        if not done["build"]:
+            print("nothing was run: the build failed")
+            return 1
+    path = {"PYTHONPATH": str(ROOT)}
+    checks = [python, "-m", "bench.bench_gpu", "--checks-only"]
+    done["checks"] = step("checks", checks, left(0.3), **path)
+    if importlib.util.find_spec("pytest"):
+        tests = [python, "-m", "pytest", "-q", "-x", "-m", "cuda and not slow", "-p", "no:randomly"]
+        tests += ["tests/test_cuda.py", "tests"]
+        done["tests"] = step("tests", tests, left(0.5), FAIL_WITHOUT_CUDA="1", **path)
+    else:
+        print("pytest is not installed: the tests were not run\n")
+        done["tests"] = False
+    sanitizer = shutil.which("compute-sanitizer") or shutil.which(
+        "compute-sanitizer", path="/usr/local/cuda/bin"
+    )
+    if sanitizer:
+        command = [sanitizer, "--error-exitcode", "9", *checks]
+        done["compute-sanitizer"] = step("compute-sanitizer", command, left(0.4), **path)
+    else:
+        print("compute-sanitizer is not installed: not run\n")
+    Path(options.json).parent.mkdir(parents=True, exist_ok=True)
+    timings = [python, "-m", "bench.bench_gpu", "--json", options.json]
+    done["timings"] = step("timings", timings, left(), **path)
+
+    for name, passed in done.items():
+        print(f"{name}: {'passed' if passed else 'FAILED'}")
+    return 0 if all(done.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
