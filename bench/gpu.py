@@ -9,6 +9,7 @@ of it ran and passed. Without a GPU it runs nothing and says so.
 import argparse
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ def left(share: float = 1.0) -> float:
 
 def step(title: str, command: list[str], seconds: float, **env: str) -> bool:
     """Run one step; False if it fails or takes too long."""
-    print(f"== {title}: {' '.join(command)}", flush=True)
+    print(f"== {title}: {' '.join(command)[:200]}", flush=True)
     start = time.monotonic()
     try:
         status = subprocess.run(command, cwd=ROOT, env=os.environ | env, timeout=seconds).returncode
@@ -46,6 +47,36 @@ def without_gpu() -> str:
     if not torch.cuda.is_available():
         return f"torch {torch.__version__} sees no GPU"
     return ""
+
+
+def lacks(path: Path) -> set[str]:
+    """Modules that a test file needs, or another of tests/ that it imports, and that are missing."""
+    text = path.read_text()
+    names = set(re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE))
+    names |= {"expecttest"} if "opcheck" in text else set()
+    missing = set()
+    for name in names:
+        beside = path.with_name(f"{name}.py")
+        if beside.exists():
+            missing |= lacks(beside)
+        elif name != "posenc_ext" and importlib.util.find_spec(name) is None:
+            missing.add(name)
+    return missing
+
+
+def run_tests(python: str, **env: str) -> bool:
+    """The tests marked cuda, none of which may skip; False if any file could not run."""
+    if importlib.util.find_spec("pytest") is None:
+        print("pytest is not installed: the tests were not run\n")
+        return False
+    missing = {path: lacks(path) for path in sorted((ROOT / "tests").glob("test_*.py"))}
+    for path, names in missing.items():
+        if names:
+            print(f"{path.name} cannot run without {', '.join(sorted(names))}")
+    files = [str(path) for path, names in missing.items() if not names]
+    command = [python, "-m", "pytest", "-q", "--maxfail=20", "-m", "cuda and not slow", *files]
+    passed = bool(files) and step("tests", command, left(0.5), FAIL_WITHOUT_CUDA="1", **env)
+    return passed and not any(missing.values())
 
 
 def main() -> int:
@@ -69,13 +100,7 @@ def main() -> int:
     path = {"PYTHONPATH": str(ROOT)}
     checks = [python, "-m", "bench.bench_gpu", "--checks-only"]
     done["checks"] = step("checks", checks, left(0.3), **path)
-    if importlib.util.find_spec("pytest"):
-        tests = [python, "-m", "pytest", "-q", "-x", "-m", "cuda and not slow", "-p", "no:randomly"]
-        tests += ["tests/test_cuda.py", "tests"]
-        done["tests"] = step("tests", tests, left(0.5), FAIL_WITHOUT_CUDA="1", **path)
-    else:
-        print("pytest is not installed: the tests were not run\n")
-        done["tests"] = False
+    done["tests"] = run_tests(python, **path)
     sanitizer = shutil.which("compute-sanitizer") or shutil.which(
         "compute-sanitizer", path="/usr/local/cuda/bin"
     )

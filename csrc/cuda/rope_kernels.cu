@@ -55,15 +55,20 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Launch. ----
 
+constexpr int64_t kManyUnits = int64_t{1} << 20;
+
 bool is_empty(const RopeOperand& o) { return o.batch * o.tokens * o.heads == 0; }
 
 template <class T>
 bool is_aligned(const RopeCall& call, const RopeOperand& o) {
   constexpr int64_t item = sizeof(T);
-  return is_empty(o) ||
-         (o.x_dim == 1 && o.out_dim == 1 && call.pairs % Pack<T>::size == 0 &&
-          call.dim % Pack<T>::size == 0 && aligned16(o.x, item, o.x_batch, o.x_token, o.x_head) &&
-          aligned16(o.out, item, o.out_batch, o.out_token, o.out_head));
+  const auto used = [](int64_t size, int64_t stride) { return size > 1 ? stride : 0; };
+  return is_empty(o) || (o.x_dim == 1 && o.out_dim == 1 && call.pairs % Pack<T>::size == 0 &&
+                         call.dim % Pack<T>::size == 0 &&
+                         aligned16(o.x, item, used(o.batch, o.x_batch), used(o.tokens, o.x_token),
+                                   used(o.heads, o.x_head)) &&
+                         aligned16(o.out, item, used(o.batch, o.out_batch),
+                                   used(o.tokens, o.out_token), used(o.heads, o.out_head)));
 }
 
 template <class T, bool interleaved, bool aligned>
@@ -75,16 +80,18 @@ void launch_tiles(const RopeCall& call, cudaStream_t stream) {
   RopeTiling t{};
   t.heads = static_cast<int>(std::min<int64_t>(heads, kHeads));
   t.pairs = static_cast<int>(std::min<int64_t>(call.pairs, table_capacity<T>));
-  // Enough units for every thread to have its loads in flight, and no more.
+  // Enough units for every thread to have its loads in flight. Where there is work for a thousand
+  // blocks, more: what lies next to each other in memory is then read at about the same time.
   const int64_t units = std::max<int64_t>(1, t.heads * (std::max(t.pairs, 1) / width));
   const int64_t held = t.pairs > 0 ? table_capacity<T> / t.pairs : kTokens;
-  t.tokens = static_cast<int>(std::clamp<int64_t>(kThreads * kInFlight<aligned> / units, 1,
+  const int64_t per_thread = tokens * units < kManyUnits ? kInFlight<aligned> : 4;
+  t.tokens = static_cast<int>(std::clamp<int64_t>(kThreads * per_thread / units, 1,
                                                   std::min({held, tokens, int64_t{kTokens}})));
   t.token_tiles = ceil_div(tokens, t.tokens);
   t.head_tiles = ceil_div(heads, t.heads);
   t.pair_tiles = call.pairs > 0 ? ceil_div(call.pairs, t.pairs) : 0;
   t.all_tiles = t.token_tiles * t.head_tiles * (t.pair_tiles + ceil_div(beyond, kChannels));
-  t.tokens_inner = call.q.x_head > call.q.x_token;
+  t.tokens_inner = call.q.tokens > 1 && call.q.heads > 1 && call.q.x_head > call.q.x_token;
   if (t.all_tiles == 0) return;
   POSENC_LAUNCH((rope_kernel<T, interleaved, aligned>), grid_for(t.all_tiles), kThreads, stream,
                 call, t);
