@@ -33,6 +33,42 @@ MUTANTS = [
     ("rope_grad_kernels.cu", "row + 1)}", "row)}", "test_rope_source_rows.py"),
     ("rope_grad_kernels.cu", "double dcos, dsin", "float dcos, dsin", "test_rope_source_rows.py"),
     ("rope_grad_kernels.cu", "if (!inside)", "if (false)", "test_rope_source_rows.py"),
+    ("alibi_rows.cuh", "? 0 : at + 1", "? 0 : at", "test_alibi_source.py"),  # off by one
+    ("alibi_rows.cuh", "row[u] >= rows || at", "at", "test_alibi_source.py"),  # missing bound
+    ("alibi_rows.cuh", "int64_t offset(", "int offset(", "test_alibi_source.py"),
+    ("alibi_rows.cuh", "call.k_len % Pack<T>::size == 0", "true", "test_alibi_source.py"),
+    ("alibi_rows.cuh", "b * x.batch + h", "h * x.batch + h", "test_alibi_source.py"),
+    ("alibi_kernels.cu", "if (key < end)", "if (key <= end)", "test_alibi_source.py"),
+    ("alibi_softmax_kernels.cu", "|| b != b", "", "test_alibi_source.py"),
+    ("alibi_softmax_kernels.cu", "first + w < end ? value", "true ? value", "test_alibi_source.py"),
+    ("alibi_softmax_kernels.cu", "const A dot =", "const float dot =", "test_alibi_source.py"),
+    (
+        "alibi_grad_kernels.cu",
+        "smaller(left, keys), sum)",
+        "keys - 1, sum)",
+        "test_alibi_source.py",
+    ),
+    ("alibi_grad_kernels.cu", "double total = 0", "float total = 0", "test_alibi_source.py"),
+    ("table.cuh", "i == call.n &&", "", "test_table_source.py"),  # missing bound
+    ("table.cuh", "place.column[0] + W", "place.column[0] + 1", "test_table_source.py"),
+    ("table.cuh", "by_offset ? at.offset : i", "at.offset", "test_table_source.py"),
+    ("table.cuh", "if (at.base != base)", "if (i == begin)", "test_table_source.py"),
+    ("table.cuh", "const int64_t x_row", "const float x_row", "test_table_source.py"),
+    ("sinusoidal_kernels.cu", "out + first", "out", "test_table_source.py"),
+    (
+        "relative_kernels.cu",
+        "call.q_len - 1 - divide(at",
+        "call.q_len - divide(at",
+        "test_relative_source.py",
+    ),
+    (
+        "relative_kernels.cu",
+        "column < columns)",
+        "true)",
+        "test_relative_source.py",
+    ),  # missing bound
+    ("relative_kernels.cu", "int64_t offset = 0", "float offset = 0", "test_relative_source.py"),
+    ("relative_kernels.cu", "inside ? column : -1", "column", "test_relative_source.py"),
 ]
 
 
