@@ -1,4 +1,4 @@
-// The library of ops, and the module. The only file that sees Python.
+// The library of ops, and the module. Only this file and autograd.cpp see Python.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
@@ -14,6 +14,9 @@
 TORCH_LIBRARY(posenc_ext, m) { posenc::define_ops(m); }
 
 namespace posenc {
+
+void differentiate(const std::string& name, pybind11::object function);  // autograd.cpp
+
 namespace {
 
 namespace py = pybind11;
@@ -242,6 +245,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("rope", torch::wrap_pybind_function(posenc::rope));
   m.def("apply_rope", torch::wrap_pybind_function(posenc::apply_rope));
   m.def("check_inplace", torch::wrap_pybind_function(posenc::check_inplace));
+  m.def("differentiate", torch::wrap_pybind_function(posenc::differentiate));
   m.def("cpu_capability", posenc::cpu_capability, "ISA of the row kernels in use.");
   m.def("build_info", posenc::build_info, "What the module was compiled against.");
 }

@@ -1,5 +1,6 @@
 """Types of the native module; posenc_ext.ops is its only caller."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -36,6 +37,9 @@ def apply_rope(
 
 # Raises what autograd would raise for a write into this tensor, of a result that requires grad.
 def check_inplace(tensor: Tensor, requires_grad: bool, /) -> None: ...
+
+# Calls of this op through the dispatcher that need a derivative go to the function.
+def differentiate(name: str, function: Callable[..., Any], /) -> None: ...
 
 # "default", "avx2" or "avx512": the row kernels in use.
 def cpu_capability() -> str: ...

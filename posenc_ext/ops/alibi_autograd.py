@@ -21,6 +21,7 @@ from .functions import (
     check_inplace,
     check_not_negated,
     differentiated,
+    make_function,
     one_by_one,
     per_batch,
     save,
@@ -41,21 +42,18 @@ def bias(
     key_positions: Tensor | None = None,
 ) -> Tensor:
     """[H, Q, K], or [B, H, Q, K] if slopes or positions have a batch."""
-    args = (slopes, q_len, k_len, causal, dtype, key_positions)
-    return apply(Bias, *args) if differentiated(slopes) else _ops.alibi_bias(*args)
+    return apply(Bias, slopes, q_len, k_len, causal, dtype, key_positions)
 
 
 def slope_grads(
     grad: Tensor, slopes: Tensor, causal: bool, key_positions: Tensor | None = None
 ) -> Tensor:
     """sum(grad * u) for every slope; of `slopes` only shape and dtype matter."""
-    args = (grad, slopes.detach(), causal, key_positions)
-    return apply(SlopeGrad, *args) if differentiated(grad) else _ops.alibi_slope_grad(*args)
+    return apply(SlopeGrad, grad, slopes.detach(), causal, key_positions)
 
 
 def add(scores: Tensor, slopes: Tensor, causal: bool) -> Tensor:
-    args = (scores, slopes, causal)
-    return apply(Add, *args) if differentiated(scores, slopes) else _ops.add_alibi(*args)
+    return apply(Add, scores, slopes, causal)
 
 
 def add_inplace(scores: Tensor, slopes: Tensor, causal: bool) -> Tensor:
@@ -65,10 +63,10 @@ def add_inplace(scores: Tensor, slopes: Tensor, causal: bool) -> Tensor:
         _ops.add_alibi_(scores, slopes, causal)
         return scores
     check_inplace(op, {"scores": scores}, {"slopes": slopes})
-    if transformed():
+    if torch.compiler.is_compiling() or transformed():
         return scores.copy_(add(scores, slopes, causal))
     _ops.add_alibi_(scores.detach(), slopes.detach(), causal)
-    return apply(Added, scores, slopes, causal)
+    return _added(scores, slopes, causal)
 
 
 def visible(x: Tensor, causal: bool) -> Tensor:
@@ -83,12 +81,8 @@ def unmasked_bias(
     return bias(slopes, shape[-2], shape[-1], False, dtype, key_positions).expand(shape)
 
 
-class Bias(Op):
+class Bias(Op, name="alibi_bias", inputs=1):
     """bias(slopes)."""
-
-    @staticmethod
-    def forward(slopes: Tensor, *args: Any) -> Tensor:
-        return _ops.alibi_bias(slopes, *args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -124,12 +118,8 @@ class Bias(Op):
         return (y.unflatten(0, (size, batch)) if batches else y), 0
 
 
-class SlopeGrad(Op):
+class SlopeGrad(Op, name="alibi_slope_grad", inputs=1):
     """slope_grads(grad)."""
-
-    @staticmethod
-    def forward(grad: Tensor, slopes: Tensor, causal: bool, positions: Any) -> Tensor:
-        return _ops.alibi_slope_grad(grad, slopes, causal, positions)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -151,12 +141,8 @@ class SlopeGrad(Op):
         return slope_grads(dgrad, slopes, ctx.causal, positions)
 
 
-class Add(Op):
+class Add(Op, name="add_alibi", inputs=2):
     """add(scores, slopes)."""
-
-    @staticmethod
-    def forward(scores: Tensor, slopes: Tensor, causal: bool) -> Tensor:
-        return _ops.add_alibi(scores, slopes, causal)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -189,14 +175,15 @@ class Add(Op):
         return add(scores.flatten(0, 1), slopes, causal).view(scores.shape), 0
 
 
-class Added(Add):
-    """Tells autograd that the bias has been added to scores in place. Transforms never see it."""
+class Added:
+    """Tells autograd that the bias has been added to scores in place."""
 
-    @staticmethod
-    def forward(scores: Tensor, slopes: Tensor, causal: bool) -> Tensor:
-        return scores
+    backward = Add.backward
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         Add.setup_context(ctx, inputs, output)
         ctx.mark_dirty(output)
+
+
+_added = make_function(Added, lambda scores, *_: scores)

@@ -15,38 +15,26 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from .alibi_autograd import slope_grads, unmasked_bias, visible
-from .functions import Op, apply, differentiated, one_by_one, per_batch, save, spread, total
-
-_ops = torch.ops.posenc_ext
+from .functions import Op, apply, one_by_one, per_batch, save, spread, total
 
 
 def softmax(
     scores: Tensor, slopes: Tensor, scale: float, causal: bool, key_padding_mask: Tensor | None
 ) -> Tensor:
-    args = (scores, slopes, scale, causal, key_padding_mask)
-    if differentiated(scores, slopes):
-        return apply(Softmax, *args)
-    return _ops.alibi_softmax(*args)
+    return apply(Softmax, scores, slopes, scale, causal, key_padding_mask)
 
 
 def score_grads(grad: Tensor, y: Tensor, scale: float, causal: bool) -> Tensor:
     """scale * y * (grad - sum(y * grad))."""
-    args = (grad, y, scale, causal)
-    if differentiated(grad, y):
-        return apply(ScoreGrad, *args)
-    return _ops.alibi_softmax_grad(*args)
+    return apply(ScoreGrad, grad, y, scale, causal)
 
 
 def softmax_slope_grads(grad: Tensor, y: Tensor, slopes: Tensor, causal: bool) -> Tensor:
     """sum(u * score_grads(grad, y, 1)) for every slope; of `slopes` only shape and dtype matter."""
-    args = (grad, y, slopes.detach(), causal)
-    if differentiated(grad, y):
-        return apply(SoftmaxSlopeGrad, *args)
-    return _ops.alibi_softmax_slope_grad(*args)
+    return apply(SoftmaxSlopeGrad, grad, y, slopes.detach(), causal)
 
 
 def _gradient_in_y(v: Tensor, grad: Tensor, y: Tensor, scale: float, causal: bool) -> Tensor:
@@ -64,12 +52,8 @@ def _tangent_in_y(dy: Tensor, grad: Tensor, y: Tensor, scale: float, causal: boo
     return (dy * (grad - dot) - y * (dy * grad).sum(-1, keepdim=True)) * scale
 
 
-class Softmax(Op):
+class Softmax(Op, name="alibi_softmax", inputs=2):
     """softmax(scores, slopes)."""
-
-    @staticmethod
-    def forward(scores: Tensor, slopes: Tensor, scale: float, causal: bool, mask: Any) -> Tensor:
-        return _ops.alibi_softmax(scores, slopes, scale, causal, mask)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -109,12 +93,8 @@ class Softmax(Op):
         return y.unflatten(0, scores.shape[:2]), 0
 
 
-class ScoreGrad(Op):
+class ScoreGrad(Op, name="alibi_softmax_grad", inputs=2):
     """score_grads(grad, y)."""
-
-    @staticmethod
-    def forward(grad: Tensor, y: Tensor, scale: float, causal: bool) -> Tensor:
-        return _ops.alibi_softmax_grad(grad, y, scale, causal)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -147,12 +127,8 @@ class ScoreGrad(Op):
         return dscores.unflatten(0, y.shape[:2]), 0
 
 
-class SoftmaxSlopeGrad(Op):
+class SoftmaxSlopeGrad(Op, name="alibi_softmax_slope_grad", inputs=2):
     """softmax_slope_grads(grad, y)."""
-
-    @staticmethod
-    def forward(grad: Tensor, y: Tensor, slopes: Tensor, causal: bool) -> Tensor:
-        return _ops.alibi_softmax_slope_grad(grad, y, slopes, causal)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -1,9 +1,4 @@
-"""Differentiable ops, each written once, for every way PyTorch has of calling them.
-
-torch.func wants a Function with `forward(*args)` and `setup_context`, and adds 20 us and more to a
-call of one; torch.compile refuses one that has a `jvp`. So an :class:`Op` has all the methods, and
-`apply` calls it, under a transform of torch.func, or else one of two Functions made from it.
-"""
+"""Differentiable ops, each written once, for every way PyTorch has of calling them."""
 
 from __future__ import annotations
 
@@ -13,57 +8,93 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from torch._C._functorch import unwrap_if_dead
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
-from torch.autograd.function import Function
+from torch.autograd.forward_ad import _set_fwd_grad_enabled
+from torch.autograd.function import _SingleLevelFunction
 
 from .._native import _C
 from ..arguments import error
 
+_ops = torch.ops.posenc_ext
+
 
 class Op:
-    """A differentiable op: static `forward(*args)`, `setup_context(ctx, inputs, output)`,
-    `backward`, `jvp`, and `vmap` where there is a better way than one call per sample.
+    """The derivatives of the native op `name`, in its first `inputs` arguments.
 
-    Call it with :func:`apply`. `backward`, `jvp` and `vmap` call differentiable functions, never a
-    raw op, so that every order of derivative works.
+    A subclass has static methods as an autograd.Function does: `setup_context(ctx, inputs,
+    output)`, `backward`, `jvp`, and `vmap` where there is a better way than one call per sample.
+    They call differentiable functions, never a raw op, so that every order of derivative works.
+
+    Call it with :func:`apply`. The native op, called through the dispatcher, has the same
+    derivatives: what torch.compile, torch.export and torch.func see is that op.
     """
 
-    call_eager: ClassVar[Callable[..., Any]]
-    traced: ClassVar[type[Function]]
-    transformed: ClassVar[type[Function]]
+    raw: ClassVar[Callable[..., Any]]
+    function: ClassVar[Callable[..., Any]]
+    inputs: ClassVar[int]
 
-    forward: ClassVar[Callable[..., Any]]
     setup_context: ClassVar[Callable[..., None]]
     backward: ClassVar[Callable[..., Any]]
+    jvp: ClassVar[Callable[..., Any]]
 
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        raise NotImplementedError
+    def __init_subclass__(cls, name: str, inputs: int) -> None:
+        raw = cls.raw = getattr(_ops, name).default
+        cls.inputs = inputs
+        cls.function = make_function(cls, lambda *args: _forward(raw, *args))
+        _C.differentiate(name, cls._from_dispatcher)
+        torch.library.register_vmap(f"posenc_ext::{name}", cls.vmap)
 
-    def __init_subclass__(cls) -> None:
-        def forward(ctx: Any, *args: Any) -> Any:
-            output = cls.forward(*args)
-            cls.setup_context(ctx, args, output)
-            return output
-
-        def function(**methods: Callable[..., Any]) -> type[Function]:
-            static = {name: staticmethod(method) for name, method in methods.items()}
-            return type(cls.__name__, (Function,), {"__module__": cls.__module__, **static})
-
-        cls.traced = function(forward=forward, backward=cls.backward)
-        eager = function(forward=forward, backward=cls.backward, jvp=cls.jvp)
-        cls.call_eager = super(Function, eager).apply  # type: ignore[misc]  # torch's, in C++
-        cls.transformed = function(
-            forward=cls.forward,
-            setup_context=cls.setup_context,
-            backward=cls.backward,
-            jvp=cls.jvp,
-            vmap=cls.vmap,
-        )
+    @classmethod
+    def _from_dispatcher(cls, *args: Any) -> Any:
+        if not torch._C._are_functorch_transforms_active():
+            return cls.function(*args)
+        with enable_single_level_autograd_function():
+            return cls.function(*args)
 
     @classmethod
     def vmap(cls, info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
         return one_by_one(cls, info, in_dims, *args)
+
+
+def make_function(methods: Any, forward: Callable[..., Any]) -> Callable[..., Any]:
+    """The `apply` of a Function with this forward and the other methods of an Op.
+
+    That of Function itself also fills in defaults and looks for transforms, which takes 2 us, and
+    20 us more where `setup_context` is a method of its own.
+    """
+
+    def forward_and_setup(ctx: Any, *args: Any) -> Any:
+        output = forward(*args)
+        methods.setup_context(ctx, args, output)
+        return output
+
+    static = {"forward": staticmethod(forward_and_setup)}
+    for name in ("backward", "jvp"):
+        if hasattr(methods, name):
+            static[name] = staticmethod(getattr(methods, name))
+    function: Any = type(methods.__name__, (_SingleLevelFunction,), static)
+    return function.apply
+
+
+def apply(op: type[Op], *args: Any) -> Any:
+    """The op, with a graph for the derivatives if any may be asked for."""
+    if (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or not differentiated(*args[: op.inputs])
+    ):
+        return op.raw(*args)
+    # The dispatcher would come to the same, 10 us later.
+    return op.function(*[unwrap_if_dead(a) if isinstance(a, Tensor) else a for a in args])
+
+
+def _forward(raw: Callable[..., Any], *args: Any) -> Any:
+    if not torch._C._are_functorch_transforms_active():
+        return raw(*args)
+    # A Function turns derivatives off for its forward; the transforms around this one need them.
+    with torch.enable_grad(), _set_fwd_grad_enabled(True), torch._C._AutoDispatchBelowAutograd():
+        return raw(*args)
 
 
 def one_by_one(
@@ -73,7 +104,7 @@ def one_by_one(
     samples = []
     for i in range(info.batch_size):
         picked = (a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True))
-        samples.append(apply(op, *picked))
+        samples.append(op.raw(*picked))
     if isinstance(samples[0], Tensor):
         return torch.stack(samples), 0
     outputs = tuple(torch.stack(each) for each in zip(*samples, strict=True))
@@ -109,15 +140,6 @@ def per_batch(
     return t.flatten(0, 1)
 
 
-def apply(op: type[Op], *args: Any) -> Any:
-    if torch.compiler.is_compiling():
-        return op.traced.apply(*args)
-    if torch._C._are_functorch_transforms_active():
-        return op.transformed.apply(*args)
-    # As Function.apply does, which looks for defaults and transforms too, for 2 us.
-    return op.call_eager(*[unwrap_if_dead(a) if isinstance(a, Tensor) else a for a in args])
-
-
 def forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
@@ -130,7 +152,7 @@ def transformed() -> bool:
 
 
 def differentiated(*tensors: Tensor) -> bool:
-    """Does any derivative flow through these? If not, the op alone will do."""
+    """Does any derivative flow through these?"""
     if transformed():
         return True
     if torch.is_grad_enabled():
@@ -143,8 +165,7 @@ def differentiated(*tensors: Tensor) -> bool:
 def save(ctx: Any, *tensors: Tensor | None) -> None:
     """Keep tensors for the derivatives, whose incoming gradients and tangents may be None."""
     ctx.save_for_backward(*tensors)
-    if forward_mode():
-        ctx.save_for_forward(*tensors)
+    ctx.save_for_forward(*tensors)
     ctx.set_materialize_grads(False)
 
 

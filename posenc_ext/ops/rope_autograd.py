@@ -26,6 +26,7 @@ from .functions import (
     differentiated,
     forward_mode,
     has_tangent,
+    make_function,
     one_by_one,
     save,
     total,
@@ -38,15 +39,11 @@ _ops = torch.ops.posenc_ext
 
 
 def rotate(x: Tensor, options: RopeOptions) -> Tensor:
-    if differentiated(x, options.cos, options.sin):
-        return apply(Rope, x, *options)
-    return _ops.rope(x, *options)
+    return apply(Rope, x, *options)
 
 
 def rotate_pair(q: Tensor, k: Tensor, options: RopeOptions) -> tuple[Tensor, Tensor]:
-    if differentiated(q, k, options.cos, options.sin):
-        return apply(ApplyRope, q, k, *options)
-    return _ops.apply_rope(q, k, *options)
+    return apply(ApplyRope, q, k, *options)
 
 
 def rotate_inplace(op: str, xs: tuple[Tensor, ...], options: RopeOptions) -> tuple[Tensor, ...]:
@@ -59,7 +56,7 @@ def rotate_inplace(op: str, xs: tuple[Tensor, ...], options: RopeOptions) -> tup
         write(*xs, *options)
         return xs
     check_inplace(op, named, options.tensors())
-    if transformed():
+    if torch.compiler.is_compiling() or transformed():
         rotated = [rotate(x.clone(), options) for x in xs]  # x as it was may be saved
         return tuple(x.copy_(y) for x, y in zip(xs, rotated, strict=True))
     tables = _tables_needed(options)
@@ -67,7 +64,7 @@ def rotate_inplace(op: str, xs: tuple[Tensor, ...], options: RopeOptions) -> tup
     before = [x.clone() if tables else None for x in xs]
     write(*(x.detach() for x in xs), *options.detached())
     # One Function per tensor: autograd lets only a Function with one output write into a view.
-    return tuple(apply(Rotated, x, b, *options) for x, b in zip(xs, before, strict=True))
+    return tuple(_rotated(x, b, *options) for x, b in zip(xs, before, strict=True))
 
 
 def rotate_out(x: Tensor, out: Tensor, inplace: bool, options: RopeOptions) -> Tensor:
@@ -88,9 +85,7 @@ def rotate_out(x: Tensor, out: Tensor, inplace: bool, options: RopeOptions) -> T
 
 def table_grads(grad: Tensor, x: Tensor, options: RopeOptions) -> tuple[Tensor, Tensor]:
     """The gradient of rotate(x) in cos and in sin, for the gradient `grad` of its result."""
-    if differentiated(grad, x):
-        return apply(TableGrads, grad, x, *options)
-    return _ops.rope_table_grad(grad, x, *options)
+    return apply(TableGrads, grad, x, *options)
 
 
 def rotate_by(x: Tensor, cos: Tensor | None, sin: Tensor | None, options: RopeOptions) -> Tensor:
@@ -131,23 +126,24 @@ def _pull_back(
 
 
 def _push_forward(
-    x: Tensor, dx: Tensor | None, tangents: tuple[Any, ...], options: RopeOptions
+    x: Tensor | None, dx: Tensor | None, tangents: tuple[Any, ...], options: RopeOptions
 ) -> Tensor | None:
     """The tangent of rotate(x): dx rotated, plus x rotated by the tangents of the tables."""
     dcos, dsin = tangents[:2]
     tables = dcos is not None or dsin is not None
+    if tables and x is None:  # a compiled graph does not tell Python that it is in forward mode
+        raise NotImplementedError(
+            "posenc_ext.rope: torch.compile of forward mode over cos and sin is not supported: "
+            "compile what torch.func.jvp differentiates, or differentiate in x alone"
+        )
     return total(
         None if dx is None else rotate(dx, options),
-        rotate_by(x, dcos, dsin, options) if tables else None,
+        rotate_by(x, dcos, dsin, options) if tables and x is not None else None,
     )
 
 
-class Rope(Op):
+class Rope(Op, name="rope", inputs=3):
     """rotate(x)."""
-
-    @staticmethod
-    def forward(x: Tensor, *options: Any) -> Tensor:
-        return _ops.rope(x, *options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -173,12 +169,8 @@ class Rope(Op):
         return folded.unfold(rotate(folded.xs[0], folded.options)), folded.axis
 
 
-class ApplyRope(Op):
+class ApplyRope(Op, name="apply_rope", inputs=4):
     """rotate(q) and rotate(k) in one pass."""
-
-    @staticmethod
-    def forward(q: Tensor, k: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-        return _ops.apply_rope(q, k, *options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -234,13 +226,9 @@ class ApplyRope(Op):
         return tuple(map(folded.unfold, pair)), (folded.axis, folded.axis)
 
 
-class Rotated(Op):
+class Rotated:
     """Tells autograd that x has been rotated in place. `before` is a copy of what it was, if the
-    tables need a gradient. Transforms never see it."""
-
-    @staticmethod
-    def forward(x: Tensor, before: Tensor | None, *options: Any) -> Tensor:
-        return x
+    tables need a gradient."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -256,12 +244,11 @@ class Rotated(Op):
         return dx, None, dcos, dsin, *(None,) * 7
 
 
-class TableGrads(Op):
-    """table_grads(grad, x)."""
+_rotated = make_function(Rotated, lambda x, *_: x)
 
-    @staticmethod
-    def forward(grad: Tensor, x: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
-        return _ops.rope_table_grad(grad, x, *options)
+
+class TableGrads(Op, name="rope_table_grad", inputs=2):
+    """table_grads(grad, x)."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from ..arguments import check_precision, error, integer, number
-from .functions import Op, apply, differentiated, one_by_one, save
+from .functions import Op, apply, one_by_one, save
 from .mrope import by_axes, check_axes, section_axes
 from .rope_options import check_tensors
 
-_ops = torch.ops.posenc_ext
 _TABLE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -146,20 +145,11 @@ def table(
     positions: Tensor, inv_freq: Tensor, factor: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """The op, differentiable: positions [...], inv_freq float64 [n] -> cos, sin [..., n]."""
-    args = (positions, inv_freq, factor, dtype)
-    if differentiated(positions, inv_freq):
-        return apply(Table, *args)
-    return _ops.rope_table(*args)
+    return apply(Table, positions, inv_freq, factor, dtype)
 
 
-class Table(Op):
+class Table(Op, name="rope_table", inputs=2):
     """table(positions, inv_freq)."""
-
-    @staticmethod
-    def forward(
-        positions: Tensor, inv_freq: Tensor, factor: float, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        return _ops.rope_table(positions, inv_freq, factor, dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from .functions import Op, apply, differentiated, per_batch, save, spread
-
-_ops = torch.ops.posenc_ext
+from .functions import Op, apply, per_batch, save, spread
 
 
 def add(x: Tensor, *options: Any) -> Tensor:
     """The op, differentiable; `options` as in its schema."""
-    return apply(Add, x, *options) if differentiated(x) else _ops.add_sinusoidal(x, *options)
+    return apply(Add, x, *options)
 
 
-class Add(Op):
-    @staticmethod
-    def forward(x: Tensor, *options: Any) -> Tensor:
-        return _ops.add_sinusoidal(x, *options)
-
+class Add(Op, name="add_sinusoidal", inputs=1):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.scale = inputs[4]
