@@ -3,6 +3,7 @@
 from . import _native
 from ._version import __version__
 from .axial import axial_frequencies, axial_positions, axial_rope_table
+from .distributed import context_parallel_positions
 from .frequencies import RopeFrequencies
 from .nn.alibi import ALiBiAttention
 from .nn.bert import BertRelativeAttention
@@ -79,6 +80,7 @@ __all__ = [
     "axial_rope_table",
     "bert_relative_index",
     "clipped_relative_index",
+    "context_parallel_positions",
     "deberta_relative_index",
     "deberta_relative_position_bucket",
     "half_to_interleaved",

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import error, integer, number
+from ..distributed import beside
 from . import alibi_autograd, alibi_softmax_autograd
 from .rope_options import check_flags, check_tensors
 
@@ -108,6 +109,7 @@ def alibi_bias(
         keys = key_positions.shape[-1] if key_positions.dim() else 0
     k_len = _length(op, "k_len", keys if k_len is None else k_len)
     _check_dtype(op, dtype)
+    (key_positions,) = beside(slopes, key_positions)
     return alibi_autograd.bias(slopes, q_len, k_len, bool(causal), dtype, key_positions)
 
 
@@ -161,6 +163,7 @@ def add_alibi(
     """
     check_tensors("add_alibi", scores=scores, slopes=slopes)
     check_flags("add_alibi", causal=causal, inplace=inplace)
+    (slopes,) = beside(scores, slopes)
     if inplace:
         return alibi_autograd.add_inplace(scores, slopes, bool(causal))
     return alibi_autograd.add(scores, slopes, bool(causal))
@@ -209,6 +212,7 @@ def alibi_softmax(
     scale = number(op, "scale", scale)
     if key_padding_mask is not None:
         check_tensors(op, key_padding_mask=key_padding_mask)
+    slopes, key_padding_mask = beside(scores, slopes, key_padding_mask)
     return alibi_softmax_autograd.softmax(scores, slopes, scale, bool(causal), key_padding_mask)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..distributed import tril
 from .functions import (
     Op,
     apply,
@@ -71,7 +72,7 @@ def add_inplace(scores: Tensor, slopes: Tensor, causal: bool) -> Tensor:
 
 def visible(x: Tensor, causal: bool) -> Tensor:
     """x with zeros where a causal mask hides the key."""
-    return x.tril(x.shape[-1] - x.shape[-2]) if causal else x
+    return tril(x, x.shape[-1] - x.shape[-2]) if causal else x
 
 
 def unmasked_bias(

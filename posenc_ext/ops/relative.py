@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import at_least, error, integer
+from ..distributed import beside
 from . import relative_autograd
 from .rope_options import check_tensors
 
@@ -52,6 +53,7 @@ def relative_gather(x: Tensor, index: Tensor, k_len: int | None = None) -> Tenso
         raise error(ValueError, op, f"x must have shape [..., Q, T], got {list(x.shape)}")
     if k_len is None:
         k_len = max(index.numel() + 1 - x.shape[-2], 0)
+    (index,) = beside(x, index)
     return relative_autograd.gather(x, index, integer(op, "k_len", k_len))
 
 
@@ -88,6 +90,7 @@ def relative_scatter(y: Tensor, index: Tensor, size: int) -> Tensor:
     """
     op = "relative_scatter"
     check_tensors(op, y=y, index=index)
+    (index,) = beside(y, index)
     return relative_autograd.scatter(y, index, integer(op, "size", size))
 
 
@@ -139,4 +142,5 @@ def rel_shift(x: Tensor, k_len: int | None = None, *, start: int | None = None) 
     count = max(q_len + k_len - 1, 0)
     column = torch.arange(first, first + count, device=x.device)
     index = torch.where((column >= 0) & (column < size), column, -1)
+    (index,) = beside(x, index)
     return relative_autograd.gather(x, index, k_len)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .._native import _C
+from ..distributed import is_dtensor, rope_options_beside
 from .rope_autograd import rotate, rotate_inplace, rotate_out, rotate_pair
 from .rope_options import check_flags, check_tensors, rope_options
 
@@ -97,6 +98,8 @@ def apply_rope(
     options = rope_options(
         "apply_rope", cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse
     )
+    if is_dtensor(q) or is_dtensor(k):
+        options = rope_options_beside("apply_rope", (q, k), options)
     if inplace:
         q, k = rotate_inplace("apply_rope", (q, k), options)
         return q, k
@@ -143,6 +146,8 @@ def rope(
     options = rope_options(
         "rope", cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse
     )
+    if is_dtensor(x):
+        options = rope_options_beside("rope", (x,), options)
     if out is not None:
         return rotate_out(x, out, inplace, options)
     if inplace:

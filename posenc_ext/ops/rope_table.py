@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import check_precision, error, integer, number
+from ..distributed import beside
 from .functions import Op, apply, one_by_one, save
 from .mrope import by_axes, check_axes, section_axes
 from .rope_options import check_tensors
@@ -105,6 +106,7 @@ def rope_table(
     inv_freq = inv_freq.to(positions.device)
 
     def build(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
+        (positions,), (inv_freq,) = beside(inv_freq, positions), beside(positions, inv_freq)
         if precision == "float32":
             return _float32_table(positions, inv_freq, factor, dtype)
         return table(positions, inv_freq.double(), factor, dtype)
@@ -171,7 +173,7 @@ class Table(Op, name="rope_table", inputs=2):
         if ctx.needs_input_grad[0]:
             dp = (dphi * inv_freq).sum(-1).to(positions.dtype)
         if ctx.needs_input_grad[1]:
-            df = (dphi * positions.double().unsqueeze(-1)).unsqueeze(0).flatten(0, -2).sum(0)
+            df = (dphi * positions.double().unsqueeze(-1)).unsqueeze(0).sum((*range(dphi.dim()),))
         return dp, df, None, None
 
     @staticmethod

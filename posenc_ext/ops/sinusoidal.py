@@ -20,13 +20,17 @@ A single frequency is 1, whatever the denominator: D = 2 with ``D//2 - 1`` is no
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ..arguments import error, integer, number
+from ..distributed import beside, is_dtensor, is_sharded, token_positions, varying
 from .rope_options import check_tensors
 from .sinusoidal_autograd import add
 from .sinusoidal_options import (
+    Convention,
     base_of,
     convention_of,
     dim_of,
@@ -142,4 +146,22 @@ def add_sinusoidal(
             raise error(ValueError, op, f"offset must be between -2^62 and 2^62, got {offset}")
     dim = x.shape[-1] if x.dim() else 0
     frequencies = frequencies_of(x, dim, base, how)
+    if is_dtensor(x):
+        offsets, offset = varying(x, offsets, offset)
+        if is_sharded(x, x.dim() - 2):
+            return _add_sharded(x, frequencies, offsets, scale, base, how)
+        offsets, frequencies = beside(x, offsets, frequencies)
     return add(x, frequencies, offsets, offset, scale, how.interleaved, how.cos_first)
+
+
+def _add_sharded(
+    x: Any, frequencies: Tensor, offsets: Tensor | None, scale: float, base: float, how: Convention
+) -> Tensor:
+    """A DTensor of which each rank has part of the tokens: the same sum, from the rank's table."""
+    tensors = (x, frequencies, offsets)
+    meta = [t if t is None else torch.empty(t.shape, dtype=t.dtype, device="meta") for t in tensors]
+    torch.ops.posenc_ext.add_sinusoidal(*meta, 0, scale, False, False)  # for its checks
+    positions = token_positions(x, x.dim() - 2, offsets)
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    table = table_of("add_sinusoidal", positions, x.shape[-1], base, how, dtype)
+    return (x.to(dtype) * scale + (table if x.dim() == 3 else table[0])).to(x.dtype)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..arguments import error, integer, number
+from ..distributed import beside
 from .functions import differentiated
 from .rope_options import check_tensors
 from .rope_table import table
@@ -90,7 +91,7 @@ def table_of(
         raise error(
             TypeError, op, f"dtype must be float32, float64, bfloat16 or float16, got {dtype}"
         )
-    frequencies = frequencies_of(positions, dim, base, how)
+    (frequencies,) = beside(positions, frequencies_of(positions, dim, base, how))
     if not differentiated(positions):
         flags = (how.interleaved, how.cos_first)
         return _ops.sinusoidal_table(positions, frequencies, dim, *flags, dtype)
