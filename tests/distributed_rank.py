@@ -23,7 +23,7 @@ def main(rank: int, world_size: int, folder: pathlib.Path) -> None:
         init_method=f"file://{folder / 'rendezvous'}",
         rank=rank,
         world_size=world_size,
-        timeout=datetime.timedelta(seconds=60),
+        timeout=datetime.timedelta(seconds=180),
     )
     results = {}
     for name, check in CHECKS[world_size].items():

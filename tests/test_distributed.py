@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -70,6 +71,26 @@ def test_ranks_equal_one_process(size, check):
     for rank, (said, log) in enumerate(told_by_ranks(size)):
         assert check in said, f"rank {rank} did not come to {check!r}: {log}"
         assert not said[check], f"rank {rank}: {said[check]}"
+
+
+def test_example_of_context_parallelism():
+    root = pathlib.Path(posenc_ext.__file__).resolve().parent.parent
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    result = subprocess.run(
+        [*run, str(TESTS.parent / "examples" / "context_parallel.py")],
+        env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True, timeout=LIMIT,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    *ranks, layer, rotated, forward, backward, rotation = result.stdout.splitlines()
+    assert ranks == [
+        "rank 0 holds tokens 0 to 63 and 192 to 255",
+        "rank 1 holds tokens 64 to 127 and 128 to 191",
+    ]
+    assert re.fullmatch(r"output and gradients of the layer: within \S+e-0\d of one process", layer)
+    assert rotated == "rotated queries: the bits of one process"
+    assert forward == "collectives of the layer, forward: 2 all_gather_into_tensor"
+    assert backward == "collectives of the layer, backward: 2 reduce_scatter_tensor"
+    assert rotation == "collectives of the rotation, forward and backward: none"
 
 
 def test_every_op_has_a_rule():
