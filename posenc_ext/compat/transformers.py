@@ -1,0 +1,241 @@
+"""Rotary embedding and ALiBi for models of Hugging Face transformers.
+
+    from posenc_ext.compat.transformers import patch, unpatch
+
+    patch(model)
+
+transformers itself is not imported.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..arguments import error
+from ..ops.rope import apply_rope
+from . import hf_alibi, hf_rotations
+from .hf_rotations import HALF_DTYPES, Form, layout_of, rotate
+
+ROUNDINGS = ("once", "transformers")
+# What modeling code calls functions that rotate or build a bias.
+NAMES = re.compile(r"(apply|vision_apply)_(\w+_)?(rotary|rope)_\w+|build_(\w+_)?alibi_\w+")
+
+
+def apply_rotary_pos_emb(
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    unsqueeze_dim: int = 1,
+    *,
+    position_ids: Tensor | None = None,
+    rounding: str = "once",
+) -> tuple[Tensor, Tensor]:
+    """Rotate query and key by full-width tables, as the function of this name in transformers.
+
+    >>> import torch
+    >>> from posenc_ext.compat.transformers import apply_rotary_pos_emb
+    >>> angle = torch.arange(5.0)[None, :, None] * torch.tensor([1.0, 0.01]).repeat(2)  # [1, S, R]
+    >>> q, k = torch.randn(2, 8, 5, 4), torch.randn(2, 2, 5, 4)  # [B, H, S, D]
+    >>> q, k = apply_rotary_pos_emb(q, k, angle.cos(), angle.sin())
+
+    ``x*cos + rotate_half(x)*sin``, with the halves of the columns of `cos` and `sin` being equal:
+    only the first half is read.
+
+    Args:
+        q, k: ``[B, H, S, D]``, or ``[B, S, H, D]`` with `unsqueeze_dim` 2; float32, float64,
+            bfloat16 or float16. Head counts may differ.
+        cos, sin: ``[B, S, R]`` or ``[1, S, R]``, R at most D; or ``[S, R]`` with `unsqueeze_dim`
+            one less. The dtype of `q`, or float32.
+        unsqueeze_dim: where cos and sin get the axis of the heads.
+        position_ids: ``[B, S]`` rows of tables ``[L, R]``, as in transformers before 4.38.
+        rounding: "once": the exact result of float32 arithmetic, rounded to the dtype of `q`.
+            "transformers": the bits of transformers, which in bfloat16 and float16 rounds both
+            products and their sum, in torch ops at their speed. In float32 and float64 both are the
+            same, bit for bit.
+
+    Returns:
+        The rotated `q` and `k`.
+
+    Raises:
+        TypeError, ValueError: as :func:`posenc_ext.apply_rope`.
+    """
+    op = "apply_rotary_pos_emb"
+    _check_rounding(op, rounding)
+    if isinstance(unsqueeze_dim, Tensor):
+        raise error(
+            TypeError, op, "unsqueeze_dim must be an int (give position_ids by name), got a Tensor"
+        )
+    if position_ids is not None:
+        if cos.dim() != 2:
+            raise error(
+                ValueError,
+                op,
+                "position_ids must be None unless cos is [L, R], got both with cos of shape "
+                f"{list(cos.shape)}",
+            )
+        if rounding == "transformers" and q.dtype in HALF_DTYPES:
+            cos, sin = cos[position_ids], sin[position_ids]
+        else:
+            n = cos.shape[-1] // 2
+            layout = layout_of(op, q, cos[None], unsqueeze_dim)
+            return apply_rope(q, k, cos[:, :n], sin[:, :n], layout=layout, positions=position_ids)  # type: ignore[return-value]  # k is a tensor
+    if rounding == "transformers" and q.dtype in HALF_DTYPES:
+        cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+        return _round_each(q, cos, sin), _round_each(k, cos, sin)
+    return rotate(op, Form("tiled"), q, k, cos, sin, unsqueeze_dim)  # type: ignore[return-value]
+
+
+def _round_each(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    part, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+    first, second = part.chunk(2, -1)
+    return torch.cat([part * cos + torch.cat([-second, first], -1) * sin, rest], -1)
+
+
+class Swap(NamedTuple):
+    """One function of a module that has been swapped."""
+
+    module: str
+    function: str
+    form: str
+    rounding: str  # "once", or "transformers" where half precision keeps their rounding
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.function}: {self.form}, rounding {self.rounding}"
+
+
+class _Patched(NamedTuple):
+    original: Callable[..., Any]
+    ours: Callable[..., Any]
+    swap: Swap
+
+
+_patched: dict[tuple[str, str], _Patched] = {}
+
+
+def patch(model_or_module: nn.Module | ModuleType, *, rounding: str = "once") -> list[Swap]:
+    """Make a model of transformers rotate, or build its ALiBi bias, with the kernels here.
+
+    >>> import types, torch
+    >>> from posenc_ext.compat.transformers import patch, unpatch
+    >>> def apply_rotary_pos_emb(q, k, cos, sin, unsqueeze_dim=1):
+    ...     cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    ...     turn = lambda x: torch.cat([-x.chunk(2, -1)[1], x.chunk(2, -1)[0]], -1)
+    ...     return q * cos + turn(q) * sin, k * cos + turn(k) * sin
+    >>> modeling = types.ModuleType("modeling_mine")  # a model's own code; or give the model
+    >>> modeling.apply_rotary_pos_emb = apply_rotary_pos_emb
+    >>> print(patch(modeling)[0])
+    modeling_mine.apply_rotary_pos_emb: half pairs, tiled tables, rounding once
+    >>> unpatch(modeling)
+    ['modeling_mine.apply_rotary_pos_emb']
+
+    A model calls a function of the module that its code stands in. That function is swapped, so
+    every model of the same family in this process changes with it, also one that is compiled
+    already. What it does is found by trying it on small inputs: ours takes its place only if it
+    gives the same bits in float32.
+
+    Args:
+        model_or_module: a model, or the module of its code
+            (``transformers.models.llama.modeling_llama``).
+        rounding: as for :func:`apply_rotary_pos_emb`: "once" rounds half precision once,
+            "transformers" keeps its bits: there the original function runs, unless it rounds once
+            itself.
+
+    Returns:
+        What has been swapped. Patching again changes nothing but the rounding.
+
+    Raises:
+        TypeError: neither a model nor a module.
+        ValueError: nothing to swap, or a function that is not known: then nothing is swapped.
+    """
+    _check_rounding("patch", rounding)
+    found = list(_functions("patch", model_or_module))
+    if not found:
+        raise error(
+            ValueError,
+            "patch",
+            "model_or_module must come from code with a function apply_rotary_pos_emb, "
+            f"build_alibi_tensor or alike, got {_name(model_or_module)}",
+        )
+    prepared = {}
+    for module, name, function in found:
+        known = _patched.get((module.__name__, name))
+        original = known.original if known and function is known.ours else function
+        form = hf_rotations.recognize(original) or hf_alibi.recognize(original)
+        if form is None:
+            raise error(
+                ValueError,
+                "patch",
+                f"model_or_module must use rotations known here, got {module.__name__}.{name}, "
+                "whose results differ from each",
+            )
+        swap = Swap(module.__name__, name, str(form), rounding)
+        if known and function is known.ours and known.swap == swap:
+            prepared[module, name] = known
+        else:
+            prepared[module, name] = _Patched(original, form.replacement(original, rounding), swap)
+    for (module, name), patched in prepared.items():
+        setattr(module, name, patched.ours)
+        _patched[module.__name__, name] = patched
+    return [patched.swap for patched in prepared.values()]
+
+
+def unpatch(model_or_module: nn.Module | ModuleType) -> list[str]:
+    """Undo :func:`patch`, for every model of the family; return the names that were restored.
+
+    Raises:
+        TypeError: neither a model nor a module.
+        ValueError: a function was replaced by something else after `patch`.
+    """
+    found = list(_functions("unpatch", model_or_module))
+    restored = []
+    for module, name, function in found:
+        patched = _patched.get((module.__name__, name))
+        if patched is not None and function is not patched.ours:
+            raise error(
+                ValueError,
+                "unpatch",
+                f"{module.__name__}.{name} must be what patch put there, got {function!r}",
+            )
+    for module, name, _ in found:
+        patched = _patched.pop((module.__name__, name), None)
+        if patched is not None:
+            setattr(module, name, patched.original)
+            restored.append(f"{module.__name__}.{name}")
+    return restored
+
+
+def _functions(op: str, model: Any) -> Iterator[tuple[ModuleType, str, Callable[..., Any]]]:
+    """The functions to swap in the modules that hold the code of a model."""
+    if isinstance(model, ModuleType):
+        modules = [model]
+    elif isinstance(model, nn.Module):
+        classes = {c: None for part in model.modules() for c in type(part).__mro__}
+        names = {c.__module__: None for c in classes}
+        modules = [sys.modules[name] for name in names if name in sys.modules]
+    else:
+        raise error(
+            TypeError,
+            op,
+            f"model_or_module must be a model or a module, got {type(model).__name__}",
+        )
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if callable(value) and NAMES.fullmatch(name):
+                yield module, name, value
+
+
+def _name(model: Any) -> str:
+    return model.__name__ if isinstance(model, ModuleType) else type(model).__name__
+
+
+def _check_rounding(op: str, rounding: Any) -> None:
+    if rounding not in ROUNDINGS:
+        raise error(ValueError, op, f"rounding must be 'once' or 'transformers', got {rounding!r}")
