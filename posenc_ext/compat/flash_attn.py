@@ -1,0 +1,158 @@
+"""The rotary functions of flash_attn.layers.rotary, for heads of any size.
+
+What differs: an offset that leaves the table is an IndexError (there, tensors of offsets go on
+without rotating), and in place a leaf that requires grad is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ..arguments import error, integer
+from ..ops.rope import apply_rope, rope
+from .tables import readable
+
+
+def apply_rotary_emb(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    interleaved: bool = False,
+    inplace: bool = False,
+    seqlen_offsets: int | Tensor = 0,
+    cu_seqlens: Tensor | None = None,
+    max_seqlen: int | None = None,
+) -> Tensor:
+    """Rotate one tensor.
+
+    >>> import torch, posenc_ext
+    >>> from posenc_ext.compat.flash_attn import apply_rotary_emb
+    >>> cos, sin = posenc_ext.rope_table(16, posenc_ext.rope_frequencies(64).inv_freq)
+    >>> apply_rotary_emb(torch.randn(2, 10, 4, 64), cos, sin, seqlen_offsets=3).shape
+    torch.Size([2, 10, 4, 64])
+
+    Args:
+        x: ``[B, S, H, D]``, or packed ``[T, H, D]`` with `cu_seqlens`.
+        cos, sin: ``[L, R/2]``, of any floating dtype.
+        interleaved: pairs are ``(x[2i], x[2i + 1])``.
+        inplace: write into `x` and return it.
+        seqlen_offsets: an int or ``[B]``, the position of the first token.
+        cu_seqlens: ``[N + 1]``, where the packed sequences begin.
+        max_seqlen: not needed here, and not read.
+
+    Raises:
+        TypeError, ValueError, IndexError: as :func:`posenc_ext.rope`.
+    """
+    return rope(
+        x,
+        readable(cos, x),
+        readable(sin, x),
+        layout="bshd" if cu_seqlens is None else "thd",
+        offset=seqlen_offsets,
+        cu_seqlens=cu_seqlens,
+        interleaved=interleaved,
+        inplace=inplace,
+    )
+
+
+def apply_rotary_emb_qkv_(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    cos_k: Tensor | None = None,
+    sin_k: Tensor | None = None,
+    interleaved: bool = False,
+    seqlen_offsets: int | Tensor = 0,
+    num_heads_q: int | None = None,
+) -> Tensor:
+    """Rotate query and key inside a packed projection, in place.
+
+    >>> import torch, posenc_ext
+    >>> from posenc_ext.compat.flash_attn import apply_rotary_emb_qkv_
+    >>> cos, sin = posenc_ext.rope_table(16, posenc_ext.rope_frequencies(64).inv_freq)
+    >>> apply_rotary_emb_qkv_(torch.randn(2, 10, 3, 4, 64), cos, sin).shape
+    torch.Size([2, 10, 3, 4, 64])
+
+    Args:
+        qkv: ``[B, S, 3, H, D]``; or ``[B, S, Hq + 2*Hk, D]`` with `num_heads_q` Hq.
+        cos, sin: ``[L, R/2]``, of any floating dtype.
+        cos_k, sin_k: other tables for the key, as xPos has: those of
+            :func:`posenc_ext.xpos_table`.
+        interleaved, seqlen_offsets: as for :func:`apply_rotary_emb`.
+
+    Returns:
+        `qkv`.
+
+    Raises:
+        TypeError, ValueError, IndexError: as :func:`posenc_ext.apply_rope`.
+    """
+    op = "apply_rotary_emb_qkv_"
+    for name, table in (("cos_k", cos_k), ("sin_k", sin_k)):
+        given = None if table is None else (list(table.shape), table.dtype)
+        if given != (None if cos_k is None and sin_k is None else (list(cos.shape), cos.dtype)):
+            raise error(
+                ValueError,
+                op,
+                f"{name} must have the shape and dtype of cos ({list(cos.shape)}, {cos.dtype}), as "
+                f"cos_k and sin_k both or neither, got {given}",
+            )
+    if qkv.dim() == 5 and qkv.shape[2] == 3:
+        q, k = qkv[:, :, 0], qkv[:, :, 1]
+    elif qkv.dim() == 4 and num_heads_q is not None:
+        heads = integer(op, "num_heads_q", num_heads_q)
+        rest = qkv.shape[2] - heads
+        if heads < 0 or rest < 0 or rest % 2:
+            raise error(
+                ValueError,
+                op,
+                f"num_heads_q must leave as many key as value heads of {qkv.shape[2]}, got {heads}",
+            )
+        q, k = qkv[:, :, :heads], qkv[:, :, heads : heads + rest // 2]
+    else:
+        raise error(
+            ValueError,
+            op,
+            "qkv must have shape [B, S, 3, H, D], or [B, S, Hq + 2*Hk, D] with num_heads_q, got "
+            f"{list(qkv.shape)} with num_heads_q = {num_heads_q}",
+        )
+    options: dict[str, Any] = {
+        "interleaved": interleaved,
+        "offset": seqlen_offsets,
+        "inplace": True,
+    }
+    cos, sin = readable(cos, qkv), readable(sin, qkv)
+    if cos_k is None or sin_k is None:
+        apply_rope(q, k, cos, sin, **options)
+    else:
+        rope(q, cos, sin, **options)
+        rope(k, readable(cos_k, qkv), readable(sin_k, qkv), **options)
+    return qkv
+
+
+def apply_rotary_emb_kv_(
+    kv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    interleaved: bool = False,
+    seqlen_offsets: int | Tensor = 0,
+) -> Tensor:
+    """Rotate the key inside a packed key and value ``[B, S, 2, H, D]``, in place; return `kv`.
+
+    >>> import torch, posenc_ext
+    >>> from posenc_ext.compat.flash_attn import apply_rotary_emb_kv_
+    >>> cos, sin = posenc_ext.rope_table(16, posenc_ext.rope_frequencies(64).inv_freq)
+    >>> apply_rotary_emb_kv_(torch.randn(2, 10, 2, 4, 64), cos, sin).shape
+    torch.Size([2, 10, 2, 4, 64])
+
+    The other arguments are as for :func:`apply_rotary_emb`.
+    """
+    if kv.dim() != 5 or kv.shape[2] != 2:
+        raise error(
+            ValueError,
+            "apply_rotary_emb_kv_",
+            f"kv must have shape [B, S, 2, H, D], got {list(kv.shape)}",
+        )
+    apply_rotary_emb(kv[:, :, 0], cos, sin, interleaved, True, seqlen_offsets)
+    return kv

@@ -1,0 +1,12 @@
+"""What the translations of this folder share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def readable(table: Tensor, x: Tensor) -> Tensor:
+    """A table in a dtype that rope takes beside x. Widening is exact, as in kernels that convert
+    what they load."""
+    return table if table.dtype in (x.dtype, torch.float32) else table.float()
