@@ -20,7 +20,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PATH := $(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check lint cmake-test smoke install-test cuda cuda-mutants cuda-build gpu clean
+.PHONY: help demo test bench check lint cmake-test peers-test smoke install-test cuda cuda-mutants cuda-build gpu clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -34,7 +34,7 @@ test: $(BUILT) ## set up, then run the tests under each instruction set this mac
 bench: $(BUILT) ## set up, then measure speed beside a copy of the same bytes
 	$(BIN)/python -m bench $(ARGS)
 
-check: lint test cmake-test smoke install-test cuda cuda-build ## all that CI checks
+check: lint test peers-test cmake-test smoke install-test cuda cuda-build ## all that CI checks
 
 lint: $(DEV) ## formatting, lint and types
 	ruff format --check .
@@ -49,6 +49,11 @@ cmake-test: $(DEV) ## build with CMake and run the tests on that module
 	cmake --build build/cmake $(if $(MAX_JOBS),-j $(MAX_JOBS))
 	PYTHONPATH=$(CURDIR)/build/cmake/python POSENC_MODULE_DIR=$(CURDIR)/build/cmake/python/posenc_ext \
 	  pytest $(ARGS)
+
+peers-test: $(DEV) ## compare with other libraries, and models compiled with and without our kernels
+	$(PIP) install --no-build-isolation -e '.[peers]'
+	$(PIP) install --no-deps timm==1.0.31
+	pytest -m "peers or slow" tests/test_compat_peers.py tests/test_compat_transformers.py
 
 smoke: $(DEV) ## the examples and the bench at small sizes: do they run?
 	$(BIN)/python examples/demo.py --quick
