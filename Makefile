@@ -48,7 +48,7 @@ cmake-test: $(DEV) ## build with CMake and run the tests on that module
 	  -DPOSENC_WERROR=$(or $(POSENC_WERROR),0)
 	cmake --build build/cmake $(if $(MAX_JOBS),-j $(MAX_JOBS))
 	PYTHONPATH=$(CURDIR)/build/cmake/python POSENC_MODULE_DIR=$(CURDIR)/build/cmake/python/posenc_ext \
-	  pytest $(ARGS)
+	  POSENC_TESTS=again pytest $(ARGS)
 
 peers-test: $(DEV) ## compare with other libraries, and models compiled with and without our kernels
 	$(PIP) install --no-build-isolation -e '.[peers]'
@@ -79,7 +79,7 @@ cuda-build: ## build in full against a torch with CUDA and run the CPU tests on 
 	  $(CUDA_BIN)/pip --disable-pip-version-check install --no-build-isolation '.[test]'
 	cd build && $(CUDA_BIN)/python -c 'import posenc_ext as p; assert p._C.build_info()["cuda"]'
 	POSENC_MODULE_DIR=$$(cd build && $(CUDA_BIN)/python -c 'import posenc_ext as p; print(*p.__path__)') \
-	  $(CUDA_BIN)/pytest $(ARGS)
+	  POSENC_TESTS=again $(CUDA_BIN)/pytest $(ARGS)
 
 gpu: ## build, test and time on a GPU (none here: runs nothing, and fails)
 	$(PYTHON) bench/gpu.py $(ARGS)
