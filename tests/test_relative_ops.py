@@ -9,6 +9,7 @@ from rope_cases import VIEWS, assert_bits, uniform
 from rope_refusals import on_meta, refused
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
+from transform_cases import assert_vmap, batched
 
 import posenc_ext
 
@@ -77,6 +78,30 @@ def test_gradients_of_nothing(q_len, k_len):
     y = torch.ones(2, q_len, k_len, requires_grad=True)
     posenc_ext.relative_scatter(y, index, 3).sum().backward()
     assert y.grad.shape == y.shape
+
+
+@pytest.mark.parametrize("which", ["gather", "scatter"])
+def test_vmap(which):
+    index, size = index_of("random", 3, 4)
+    indices = torch.stack([index, index.flip(0), index.roll(1)])
+    if which == "gather":
+        call, x = posenc_ext.relative_gather, uniform((3, size))
+    else:
+        call, x = functools.partial(posenc_ext.relative_scatter, size=size), uniform((3, 4))
+    for x_dim, index_dim in ((0, None), (2, None), (0, 0), (None, 0)):
+        given = (batched(x, x_dim, 1), index if index_dim is None else indices)
+        assert_vmap(call, given, (x_dim, index_dim))
+    shift = functools.partial(posenc_ext.rel_shift, k_len=4)
+    assert_vmap(shift, (batched(x, 1, 1),), (1,))
+
+
+@pytest.mark.parametrize("which", ["gather", "scatter"])
+def test_jacobians(which):
+    function, shape = functions("random")[which]
+    x = uniform(shape, F64)
+    right = torch.autograd.functional.jacobian(function, x)
+    for transform in (torch.func.jacrev, torch.func.jacfwd):
+        torch.testing.assert_close(transform(function)(x), right, rtol=0, atol=0)
 
 
 # ---- ops ----
