@@ -181,7 +181,7 @@ def plot(figures: dict[str, Figures], settings: Settings, path: Path) -> None:
     low = min(bits for one in figures.values() for bits in one.all if bits is not None)
     left.set_ylim(low - 0.1, low + 2.5)  # what is worse leaves the picture
     figure.legend(loc="outside right center")
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=80)
 
 
 def parse_arguments() -> argparse.Namespace:
