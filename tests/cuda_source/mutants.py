@@ -1,16 +1,21 @@
 """Faults put into a copy of the kernels, each of which the tests must notice: `make cuda-mutants`.
 
-Each mutant is compiled for the CPU as `make cuda` does, and the tests of its file must fail.
+Each mutant is compiled for the CPU as `make cuda` does, and the tests named must fail.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+import compile_source
+import torch
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 
 # file, what stands there, what takes its place, tests that must fail
 MUTANTS = [
@@ -72,36 +77,65 @@ MUTANTS = [
 ]
 
 
-def survives(tree: Path, file: str, old: str, new: str, tests: str) -> bool:
-    path = tree / "csrc/cuda" / file
-    source = path.read_text()
-    if old not in source:
-        sys.exit(f"{file} has no {old!r} any more: renew the mutant")
-    path.write_text(source.replace(old, new, 1))
-    command = [sys.executable, "-m", "pytest", "-q", "-x", f"tests/cuda_source/{tests}"]
-    try:
+def includes(csrc: Path, file: Path) -> set[Path]:
+    """The project's files that `file` includes, itself too."""
+    found = {file}
+    for name in re.findall(r'#include "([^"]+)"', file.read_text()):
+        if (csrc / name).exists():
+            found |= includes(csrc, csrc / name)
+    return found
+
+
+def compile_mutant(folder: Path, library: Path, file: str) -> Path:
+    """Compile again the kernels that see `file`, and link them with the other objects."""
+    csrc, objects = folder / "csrc", {p.name: p for p in library.parent.glob("*.o")}
+    flags = [
+        *compile_source.FLAGS.split(),
+        "-Wno-error",
+        "-DPOSENC_CUDA_ON_CPU",
+        f"-I{csrc}",
+        f"-I{HERE}",
+    ]
+    for source in (csrc / "cuda").glob("*.cu"):
+        if csrc / "cuda" / file in includes(csrc, source):
+            objects[f"{source.name}.o"] = folder / f"{source.name}.o"
+            command = ["c++", *flags, "-x", "c++", "-c", source, "-o", objects[f"{source.name}.o"]]
+            subprocess.run(command, check=True)
+    mutant = folder / "mutant.so"
+    lib = Path(torch.__file__).parent / "lib"
+    command = ["c++", "-shared", *objects.values(), "-o", mutant, f"-L{lib}", f"-Wl,-rpath,{lib}"]
+    subprocess.run([*command, "-ltorch", "-ltorch_cpu", "-lc10"], check=True)
+    return mutant
+
+
+def survives(library: Path, file: str, old: str, new: str, tests: str) -> bool:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        shutil.copytree(ROOT / "csrc", folder / "csrc")
+        path = folder / "csrc/cuda" / file
+        source = path.read_text()
+        if old not in source:
+            sys.exit(f"{file} has no {old!r} any more: renew the mutant")
+        path.write_text(source.replace(old, new, 1))
+        mutant = compile_mutant(folder, library, file)
         done = subprocess.run(
-            command,
-            cwd=tree,
-            env=os.environ | {"PYTHONPATH": str(tree)},
+            [sys.executable, "-m", "pytest", "-q", "-x", HERE / tests],
+            cwd=ROOT,
+            env=os.environ | {"POSENC_CUDA_SOURCE": str(mutant)},
             capture_output=True,
             text=True,
         )
-    finally:
-        path.write_text(source)
-    last = (done.stdout.strip().splitlines() or [f"signal {-done.returncode}"])[-1]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    end = lines[0] if lines else f"exit {done.returncode}"
     print(
-        f"{'SURVIVES' if done.returncode == 0 else 'noticed '} {file}: {new!r}: {last}", flush=True
+        f"{'SURVIVES' if done.returncode == 0 else 'noticed '} {file}: {new!r}: {end}", flush=True
     )
     return done.returncode == 0
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as name:
-        tree = Path(name) / "tree"
-        ignore = shutil.ignore_patterns(".git", ".venv*", "build", "dist", "*_cache", "__pycache__")
-        shutil.copytree(ROOT, tree, ignore=ignore)
-        alive = [mutant for mutant in MUTANTS if survives(tree, *mutant)]
+    library = compile_source.build(ROOT / "build/cuda_source")
+    alive = [mutant for mutant in MUTANTS if survives(library, *mutant)]
     if alive:
         sys.exit(f"{len(alive)} of {len(MUTANTS)} mutants survive")
     print(f"all {len(MUTANTS)} mutants are noticed")

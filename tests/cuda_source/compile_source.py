@@ -1,4 +1,4 @@
-"""Compile csrc/cuda for the CPU: python tests/cuda_source/build.py [FOLDER] prints the library.
+"""Compile csrc/cuda for the CPU; prints the library: compile_source.py [FOLDER]
 
 Every kernel and its launcher, by the host's compiler, under the stand-in of cuda_on_cpu.h. Needs
 ninja and torch, of any kind; no CUDA.
