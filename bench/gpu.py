@@ -50,7 +50,7 @@ def without_gpu() -> str:
 
 
 def lacks(path: Path) -> set[str]:
-    """Modules that a test file needs, or another of tests/ that it imports, and that are missing."""
+    """Missing modules that a test file needs, or another of tests/ that it imports."""
     text = path.read_text()
     names = set(re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE))
     names |= {"expecttest"} if "opcheck" in text else set()
