@@ -23,14 +23,17 @@ void refuse(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   std::string_view name = op.operator_name().name;
   name.remove_prefix(name.find("::") + 2);
   const at::IValue* given = &stack->back() + 1 - static_cast<int64_t>(arguments.size());
-  size_t first = 0;
-  while (first + 1 < arguments.size() && !given[first].isTensor()) ++first;
+  size_t which = 0;  // the first on CUDA
+  while (which + 1 < arguments.size() &&
+         !(given[which].isTensor() && given[which].toTensor().is_cuda()))
+    ++which;
+  if (!given[which].isTensor()) which = 0;
   TORCH_CHECK_NOT_IMPLEMENTED(false, "posenc_ext.", public_name(name), ": ",
-                              arguments[first].name(),
+                              arguments[which].name(),
                               " must be on the CPU, since this posenc_ext was built without CUDA "
                               "(reinstall it where nvcc and a torch with CUDA are), got a tensor "
                               "on ",
-                              given[first].toTensor().device());
+                              given[which].toTensor().device());
 }
 
 TORCH_LIBRARY_IMPL(posenc_ext, CUDA, m) {

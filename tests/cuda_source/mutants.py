@@ -26,7 +26,7 @@ MUTANTS = [
     (
         "rope_tile.cuh",
         "const int64_t to = is_k ? found.k_out[token] : found.q_out[token];",
-        "const float to = is_k ? found.k_out[token] : found.q_out[token];",
+        "const int64_t to = static_cast<float>(is_k ? found.k_out[token] : found.q_out[token]);",
         "test_rope_source.py",
     ),
     ("rope_kernels.cu", "i += gridDim.x", "i += gridDim.x + 1", "test_rope_source.py"),
@@ -36,7 +36,7 @@ MUTANTS = [
     ("rope_rows.cuh", "begin <= end,", "true,", "test_rope_source_rows.py"),
     ("rope_rows.cuh", "<= token)", "< token)", "test_rope_source_rows.py"),
     ("rope_grad_kernels.cu", "row + 1)}", "row)}", "test_rope_source_rows.py"),
-    ("rope_grad_kernels.cu", "double dcos, dsin", "float dcos, dsin", "test_rope_source_rows.py"),
+    ("rope_grad_kernels.cu", "call.inverse ?", "false ?", "test_rope_source_rows.py"),
     ("rope_grad_kernels.cu", "if (!inside)", "if (false)", "test_rope_source_rows.py"),
     ("alibi_rows.cuh", "? 0 : at + 1", "? 0 : at", "test_alibi_source.py"),  # off by one
     ("alibi_rows.cuh", "row[u] >= rows || at", "at", "test_alibi_source.py"),  # missing bound
