@@ -1,5 +1,6 @@
 """The stand-in for CUDA itself, and that no op lacks a kernel."""
 
+import mutants
 import pytest
 import torch
 from rope_cases import table, uniform
@@ -22,3 +23,9 @@ def test_a_failed_assert_leaves_the_next_launch_whole():
         with pytest.raises(RuntimeError, match="device assert"):
             source("rope", x, *tables, positions=torch.tensor([0, 1, 2, 3, 64]))
         assert torch.equal(source("rope", x, *tables), right)
+
+
+def test_the_faults_of_mutants_py_still_fit_the_kernels():
+    for file, old, _, tests in mutants.MUTANTS:
+        assert old in (mutants.ROOT / "csrc/cuda" / file).read_text(), f"{file}: {old}"
+        assert (mutants.HERE / tests).exists(), tests
