@@ -60,7 +60,8 @@ def add(scores: Tensor, slopes: Tensor, causal: bool) -> Tensor:
 def add_inplace(scores: Tensor, slopes: Tensor, causal: bool) -> Tensor:
     op = "add_alibi"
     check_not_negated(op, "scores", scores)
-    if not differentiated(scores, slopes):
+    exporting = torch.compiler.is_exporting()  # to train later, perhaps
+    if not exporting and not differentiated(scores, slopes):
         _ops.add_alibi_(scores, slopes, causal)
         return scores
     check_inplace(op, {"scores": scores}, {"slopes": slopes})

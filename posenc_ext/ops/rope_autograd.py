@@ -52,7 +52,8 @@ def rotate_inplace(op: str, xs: tuple[Tensor, ...], options: RopeOptions) -> tup
     for name, x in named.items():
         check_not_negated(op, name, x)
     write = _ops.rope_ if len(xs) == 1 else _ops.apply_rope_
-    if not differentiated(*xs, options.cos, options.sin):
+    exporting = torch.compiler.is_exporting()  # to train later, perhaps
+    if not exporting and not differentiated(*xs, options.cos, options.sin):
         write(*xs, *options)
         return xs
     check_inplace(op, named, options.tensors())

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..arguments import error, integer, number
 from ..distributed import beside
-from .functions import differentiated
 from .rope_options import check_tensors
-from .rope_table import table
+from .sinusoidal_autograd import sinusoidal_table
 
 _ops = torch.ops.posenc_ext
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -92,12 +90,5 @@ def table_of(
             TypeError, op, f"dtype must be float32, float64, bfloat16 or float16, got {dtype}"
         )
     (frequencies,) = beside(positions, frequencies_of(positions, dim, base, how))
-    if not differentiated(positions):
-        flags = (how.interleaved, how.cos_first)
-        return _ops.sinusoidal_table(positions, frequencies, dim, *flags, dtype)
-    # The same values from the differentiable table of rope, put in order.
-    cos, sin = table(positions, frequencies, 1.0, dtype)
-    pair = (cos, sin) if how.cos_first else (sin, cos)
-    if how.interleaved:
-        return torch.stack(pair, -1).flatten(-2)[..., :dim].contiguous()
-    return F.pad(torch.cat(pair, -1)[..., :dim], (0, max(dim - 2 * cos.shape[-1], 0)))
+    flags = (how.interleaved, how.cos_first)
+    return sinusoidal_table(positions, frequencies, dim, *flags, dtype)

@@ -1,0 +1,62 @@
+"""The table of tests/pytorch_table.py: every cell passes, or is refused by name."""
+
+import os
+import re
+
+import pytest
+import torch
+from pytorch_table import (
+    CASES,
+    COLUMNS,
+    PAGE,
+    REFUSED,
+    Calls,
+    assert_equal,
+    inputs_of,
+    packages,
+    page,
+    render,
+    several,
+    value_and_grads,
+)
+
+
+@pytest.mark.parametrize("column", [c for c, check in COLUMNS.items() if check])
+@pytest.mark.parametrize("name", CASES)
+def test_cell(name, column):
+    check = COLUMNS[column]
+    if (name, column) in REFUSED:
+        with pytest.raises(NotImplementedError, match=re.escape(REFUSED[name, column])):
+            check(CASES[name])
+    else:
+        check(CASES[name])
+
+
+@pytest.fixture(scope="module")
+def packaged():
+    """Compiled once: the graph and its code do not depend on the instruction set."""
+    if os.environ.get("ATEN_CPU_CAPABILITY", "default") != "default":
+        pytest.skip("run once, under the plain instruction set")
+    return packages()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_aot_inductor(name, packaged):
+    actual, right = packaged[name]
+    assert_equal(actual, tuple(several(right)))
+
+
+def test_the_table_in_the_docs_is_this_one():
+    assert set(REFUSED) <= {(name, column) for name in CASES for column in COLUMNS}
+    assert render() in PAGE.read_text()
+    assert page(PAGE.read_text()) == PAGE.read_text()
+
+
+def test_every_native_op_is_reached_from_a_row():
+    registered = {n for n in torch._C._dispatch_get_all_op_names() if n.startswith("posenc_ext::")}
+    reached = set()
+    for case in CASES.values():
+        with Calls() as calls:
+            value_and_grads(case.function, inputs_of(case, grad=True))
+        reached |= {op.name() for op in calls.made}
+    assert registered - reached == {"posenc_ext::rope_out"}  # out= is not differentiable
