@@ -8,7 +8,6 @@
 // there are no atomics, and the bits are those of the CPU. y is read once, or once for every kCells
 // / 16 columns.
 #include <algorithm>
-#include <cassert>
 #include <type_traits>
 
 #include "cuda/device.cuh"
