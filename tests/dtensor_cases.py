@@ -1,5 +1,6 @@
 """Calls of every op, with the ways to shard their tensors that need no communication."""
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,10 +18,8 @@ B, S, H, K, D, N = 5, 7, 6, 4, 8, 3  # none divides evenly among ranks; K heads 
 class Case(NamedTuple):
     call: Callable[..., Any]
     tensors: dict[str, torch.Tensor]
-    # Along one mesh dimension: the axis along which each tensor is sharded ("sum": a partial sum);
-    # the others are whole.
+    # Of one mesh dimension: the axis in which a tensor is sharded, or "sum"; the others are whole.
     ways: list[dict[str, int | str]]
-    # Placements of the results, in the same words.
     results: list[Any]
     grads: tuple[str, ...] = ()
 
@@ -60,7 +59,6 @@ def rope_cases(
     """The forms in which rows are given."""
     forms = [
         ("", tables(11), {"offset": 2}),
-        ("", tables(11), {"offset": starts}),
         ("", {**tables(11), "offset": starts}, {}),
         ("s", {**tables(11), "positions": positions}, {}),
         ("bs", {**tables(11), "positions": each_positions}, {}),
@@ -136,16 +134,15 @@ def pair_cases() -> list[Case]:
     return [Case(call, {"q": q, "k": k, **tables(11)}, ways, results)]
 
 
-def packed(**given: Any) -> Any:
-    return posenc_ext.rope(**given, layout="thd", interleaved=True)
-
-
 def packed_cases() -> list[Case]:
+    packed = functools.partial(posenc_ext.rope, layout="thd", interleaved=True)
     ways, results = along({"x": "thd"}, "th", ("thd",))
     tensors = {"x": x[0], **tables(11), "cu_seqlens": bounds}
     offset = {"offset": torch.tensor([3, 0, 1])}
-    grads = ("x", "cos", "sin")
-    return [Case(packed, t, ways, results, grads) for t in (tensors, {**tensors, **offset})]
+    return [
+        Case(packed, t, ways, results, ("x", "cos", "sin"))
+        for t in (tensors, {**tensors, **offset})
+    ]
 
 
 def call_op(op: Any, *options: Any) -> Callable[..., Any]:
@@ -194,10 +191,7 @@ def alibi_bias_cases() -> list[Case]:
 
 def sinusoidal_cases() -> list[Case]:
     points = random(S, B) * 9
-
-    def call(positions: Any) -> Any:
-        return posenc_ext.sinusoidal_table(positions, 9, padding_idx=2)
-
+    call = functools.partial(posenc_ext.sinusoidal_table, dim=9, padding_idx=2)
     ways, results = along({"positions": "sb"}, "sb", ("sbd",))
     whole_numbers = {"positions": each_positions.T.contiguous()}
     return [
