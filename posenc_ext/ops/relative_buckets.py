@@ -27,7 +27,9 @@ def _constant(rule: Rule) -> Rule:
     def result(*args: int) -> tuple[int, ...]:
         return computed(*args)
 
-    return torch.compiler.assume_constant_result(result)
+    # What torch.compiler.assume_constant_result does, without its import of the compiler.
+    result._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return result
 
 
 def t5_relative_position_bucket(
