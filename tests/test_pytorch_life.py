@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 from rope_cases import assert_bits, table, uniform
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -103,6 +104,19 @@ def test_activation_checkpointing_of_a_call_in_place():
         grads.append(torch.autograd.grad(call(*tensors).sum(), tensors))
     for a, b in zip(*grads, strict=True):
         assert_bits(a, b)
+
+
+def test_dynamic_ntk_compiles_twice_for_all_lengths():
+    scaling = {"rope_type": "dynamic", "factor": 2.0, "original_max_position_embeddings": 3}
+    eager, rotary = (posenc_ext.RotaryPositionalEmbedding(8, scaling=scaling) for _ in range(2))
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(rotary, fullgraph=True, backend=counter)
+    for length in (5, 6, 7, 9, 12):
+        q = uniform((1, length, 2, 8), seed=length)
+        assert_bits(compiled(q), eager(q))
+    assert counter.frame_count <= 2
+    torch._dynamo.reset()
 
 
 def test_an_exported_graph_trains():
