@@ -21,13 +21,20 @@ constexpr int64_t kLongestRun = 4096;  // rows
 
 POSENC_DEVICE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// Blocks that share a multiprocessor at least: the code for 7.5 needs the registers of two.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kBlocksAtOnce = 1;
+#else
+constexpr int kBlocksAtOnce = 2;
+#endif
+
 struct TableTiling {
   int64_t frequency_tiles, runs, tiles;
   int walk;  // rows of a thread
 };
 
 template <class T, bool add, bool aligned>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     table_kernel(const __grid_constant__ TableCall call,
                  const __grid_constant__ TableTiling tiling) {
   using A = math_t<T>;
