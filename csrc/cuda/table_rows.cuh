@@ -1,7 +1,6 @@
 // What one thread of a table kernel reads and writes: positions, columns, 16 bytes at a time.
 #pragma once
 
-
 #include "cuda/device.cuh"
 #include "cuda/table_kernels.h"
 
