@@ -11,9 +11,11 @@ import pathlib
 import sys
 import warnings
 
+import dtensor_checks
 import torch
 from table_cases import CASES
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.distributed.tensor import Shard, distribute_module, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "pytorch.md"
@@ -170,6 +172,20 @@ def opchecked(case):
         torch.library.opcheck(op, tuple(args))
 
 
+def sharded(case):
+    """Native ops called, on a mesh of this process; tests/test_distributed.py has more ranks."""
+    with Calls() as calls:
+        value_and_grads(case.function, inputs_of(case, grad=True))
+    with dtensor_checks.mesh_of_one() as mesh:
+        for op in calls.made:
+            assert dtensor_checks.check(op.name().removeprefix("posenc_ext::"), mesh)
+        if not calls.made:  # torch's own ops
+            function = case.module and distribute_module(copy.deepcopy(case.module), mesh)
+            tensors = [distribute_tensor(t, mesh, [Shard(0)]) for t in inputs_of(case)]
+            actual = (function or case.function)(*tensors).full_tensor()
+            assert torch.equal(actual, case.function(*inputs_of(case)))
+
+
 COLUMNS = {
     "gradient": eager_grad,
     "double backward": double_backward,
@@ -181,6 +197,7 @@ COLUMNS = {
     "jvp": pushed,
     "autocast": autocast,
     "opcheck": opchecked,
+    "DTensor": sharded,
 }
 
 

@@ -1,6 +1,5 @@
 """The table of tests/pytorch_table.py: every cell passes, or is refused by name."""
 
-import os
 import re
 
 import pytest
@@ -34,9 +33,6 @@ def test_cell(name, column):
 
 @pytest.fixture(scope="module")
 def packaged():
-    """Compiled once: the graph and its code do not depend on the instruction set."""
-    if os.environ.get("ATEN_CPU_CAPABILITY", "default") != "default":
-        pytest.skip("run once, under the plain instruction set")
     return packages()
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import error, integer
+from ..distributed import beside
 
 
 def interleaved_to_half(
@@ -82,4 +83,5 @@ def _reorder(op: str, w: Any, rotary_dim: Any, dim: Any, head_dim: Any) -> Tenso
     rotated = order[:, :rotary_dim]
     if rotary_dim:
         rotated = rotated.unflatten(1, pairs).transpose(1, 2).flatten(1)
-    return w.index_select(dim, torch.cat([rotated, order[:, rotary_dim:]], 1).flatten())
+    (index,) = beside(w, torch.cat([rotated, order[:, rotary_dim:]], 1).flatten())
+    return w.index_select(dim, index)
