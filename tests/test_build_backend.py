@@ -106,7 +106,7 @@ def test_cuda_is_used_when_all_is_there(build, toolkit, monkeypatch):
     [
         ("0", "13.0", ["x.cu"], "POSENC_CUDA=0"),
         ("", None, ["x.cu"], "has no CUDA"),
-        ("", "13.0", [], "csrc/cuda holds no .cu files"),
+        ("", "13.0", [], "csrc/cuda holds no sources"),
     ],
 )
 def test_cpu_only_says_why(build, toolkit, monkeypatch, capsys, forced, cuda, sources, reason):
