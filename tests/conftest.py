@@ -23,6 +23,8 @@ ONCE = (
     "test_context_parallel",
     "test_distributed",
     "test_fuzz_errors",
+    "test_known_failures",
+    "test_package_known",
     "test_plot",
     "test_position_ids",
     "test_pytorch_table",

@@ -1,7 +1,6 @@
 // Tensors as the row kernels of alibi want them, and the parallel walk over tiles of query rows.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_strided.h>
 
@@ -10,6 +9,7 @@
 
 #include "cpu/alibi_rows.h"
 #include "cpu/huge_pages.h"
+#include "cpu/parallel.h"
 #include "strides.h"
 
 namespace posenc {
@@ -87,7 +87,7 @@ void for_each_alibi_tile(const AlibiWork& work, const Body& body) {
   // first, last, second, ... gives every thread both.
   const bool in_turns = work.causal && work.batch * work.heads < 4 * at::get_num_threads();
   const int64_t lanes = (work.k_len + kAlibiLanes - 1) / kAlibiLanes * kAlibiLanes;
-  at::parallel_for(0, work.batch * work.heads * tiles, grain, [&](int64_t begin, int64_t end) {
+  parallel_for(0, work.batch * work.heads * tiles, grain, [&](int64_t begin, int64_t end) {
     const std::unique_ptr<double[]> scratch(new double[static_cast<size_t>(2 * lanes + 8)]);
     const auto address = reinterpret_cast<uintptr_t>(scratch.get());
     AlibiTile tile{};

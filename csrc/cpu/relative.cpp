@@ -2,7 +2,6 @@
 // for every row in parallel.
 #include "relative.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
@@ -10,6 +9,7 @@
 #include <memory>
 
 #include "cpu/huge_pages.h"
+#include "cpu/parallel.h"
 #include "cpu/relative_runs.h"
 
 namespace posenc {
@@ -53,7 +53,7 @@ class Rows {
 template <class Body>
 void for_rows(const Tensor& out, int64_t width, const Body& body) {
   const int64_t rows = out.numel() / out.size(-1);
-  at::parallel_for(0, rows, std::max<int64_t>(1, 32768 / std::max<int64_t>(width, 1)), body);
+  parallel_for(0, rows, std::max<int64_t>(1, 32768 / std::max<int64_t>(width, 1)), body);
 }
 
 template <class T>

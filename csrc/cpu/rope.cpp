@@ -1,8 +1,7 @@
 // rope and apply_rope on CPU: check, allocate, walk tiles of tokens in parallel, call the row
 // kernel.
-#include <ATen/Parallel.h>
-
 #include "cpu/huge_pages.h"
+#include "cpu/parallel.h"
 #include "cpu/rope_index.h"
 #include "cpu/rope_rows.h"
 #include "cpu/rope_tables.h"
@@ -55,7 +54,7 @@ void rotate_tiles(c10::ArrayRef<RopeOperand> operands, const RopeOptions<int64_t
   const int64_t tiles = (length + step - 1) / step;
   const int64_t grain = std::max<int64_t>(1, kGrainElements / (per_token * step));
 
-  at::parallel_for(0, batch * tiles, grain, [&](int64_t begin, int64_t end) {
+  parallel_for(0, batch * tiles, grain, [&](int64_t begin, int64_t end) {
     TileTables<Math> tables{cos, sin, pairs, {}, {}, {}};
     RopeTile tile{};
     tile.dim = dim;

@@ -5,12 +5,12 @@
 // over every token and head that used the row. Rows are independent; within a row the terms are
 // added in double, in the order of batch, token, head, so the result does not depend on the thread
 // count.
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <torch/library.h>
 
 #include <vector>
 
+#include "cpu/parallel.h"
 #include "cpu/rope_index.h"
 #include "cpu/rope_rows.h"
 #include "rope.h"
@@ -90,7 +90,7 @@ std::tuple<Tensor, Tensor> rope_table_grad(const Tensor& grad, const Tensor& x, 
                t.element_size();
   };
   const int64_t work = std::max<int64_t>(1, x.numel() / std::max<int64_t>(rows, 1));
-  at::parallel_for(0, rows, std::max<int64_t>(1, 32768 / work), [&](int64_t begin, int64_t end) {
+  parallel_for(0, rows, std::max<int64_t>(1, 32768 / work), [&](int64_t begin, int64_t end) {
     std::vector<double> dcos_row(pairs), dsin_row(pairs);
     RopeGradRow row{};
     row.heads = heads, row.pairs = pairs;

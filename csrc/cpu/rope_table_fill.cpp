@@ -1,10 +1,9 @@
 #include "cpu/rope_table_fill.h"
 
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <limits>
 
+#include "cpu/parallel.h"
 #include "rope_types.h"
 
 namespace posenc {
@@ -27,7 +26,7 @@ TableBuilder::TableBuilder(const at::Tensor& frequencies, double factor, int64_t
   if (positions < kSharedOffsets) return;
   const auto exact_row = rope_table_rows(current_isa()).exact_row;
   shared_ = scratch(2 * kOffsetCount, n_);
-  at::parallel_for(0, kOffsetCount, 8, [&](int64_t begin, int64_t end) {
+  parallel_for(0, kOffsetCount, 8, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       exact_row(static_cast<double>(b), frequencies_, n_, shared_.get() + b * n_,
                 shared_.get() + (kOffsetCount + b) * n_);
@@ -62,7 +61,7 @@ void fill_table(const at::Tensor& positions, const at::Tensor& frequencies, doub
   const auto row_bytes = out.stride * static_cast<int64_t>(c10::elementSize(type));
 
   const int64_t grain = std::max<int64_t>(1, kGrainElements / n);
-  at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
+  parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
     TableWorker worker = builder.worker();
     RopeTableRun& run = worker.run;
     run.whole = whole ? given.const_data_ptr<int64_t>() + begin : nullptr;

@@ -1,7 +1,6 @@
 // The sinusoidal ops on CPU: check, allocate, and fill a table, or add it a tile of rows at a time.
 #include "sinusoidal.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <torch/library.h>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "cpu/huge_pages.h"
+#include "cpu/parallel.h"
 #include "cpu/rope_table_fill.h"
 #include "cpu/sinusoidal_rows.h"
 #include "rope_types.h"
@@ -105,7 +105,7 @@ void add(const Tokens& tokens, const Tensor& frequencies, double scale, bool int
   const int64_t tiles = (tokens.length + step - 1) / step;
   const int64_t grain = std::max<int64_t>(1, kGrainElements / (step * dim * sharing));
 
-  at::parallel_for(0, tokens.groups * tiles, grain, [&](int64_t begin, int64_t end) {
+  parallel_for(0, tokens.groups * tiles, grain, [&](int64_t begin, int64_t end) {
     TableWorker worker = builder.worker();
     std::vector<Math> table(static_cast<size_t>(step * dim));  // zero: some columns stay so
     std::array<int64_t, kTileTokens> positions;
