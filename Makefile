@@ -34,7 +34,7 @@ test: $(BUILT) ## set up, then run the tests under each instruction set this mac
 bench: $(BUILT) ## set up, then measure speed beside a copy of the same bytes
 	$(BIN)/python -m bench $(ARGS)
 
-check: lint test peers-test cmake-test smoke install-test cuda cuda-build ## all that CI checks
+check: lint test peers-test cmake-test smoke install-test harden-quick cuda cuda-build ## all that CI checks
 
 lint: $(DEV) ## formatting, lint and types
 	ruff format --check .
@@ -62,6 +62,12 @@ smoke: $(DEV) ## the examples and the bench at small sizes: do they run?
 
 install-test: $(DEV) ## pip install in all its ways, in fresh environments (minutes)
 	pytest -m slow tests/test_install.py
+
+harden: $(DEV) ## look for faults: fuzzing, sanitizers, emulated CPUs (minutes; ARGS="--soak 10" for more)
+	$(BIN)/python tests/harden/run.py $(ARGS)
+
+harden-quick: $(DEV)
+	$(BIN)/python tests/harden/run.py --quick
 
 cuda: $(DEV) ## run the CUDA kernels on the CPU, and check what nvcc makes of them (no GPU)
 	pytest tests/cuda_source $(ARGS)
