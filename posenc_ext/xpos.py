@@ -134,6 +134,7 @@ def xpos_table(
                 f"centre must be a number or broadcast to the shape of positions, "
                 f"{list(where.shape)}, got {list(centre.shape)}",
             )
+        centre = centre.to(cos.device, torch.float64)
     else:
         centre = number(op, "centre", centre)
     powers = ((where.double() - centre) / base).unsqueeze(-1)
