@@ -105,12 +105,16 @@ def test_values_near_zero(base):
 def test_golden(golden, base):
     right = golden[f"trig/pos131071_d128_b{base}"]["expected"]
     position = torch.tensor([131071])
-    tables = rope_table(position, frequencies(128, base), dtype=torch.float64)
-    singles = rope_table(position, frequencies(128, base))
-    for name, table, single in zip(("cos", "sin"), tables, singles, strict=True):
+    inv_freq = frequencies(128, base)
+    tables = rope_table(position, inv_freq, dtype=torch.float64)
+    singles = rope_table(position, inv_freq)
+    given = zip(*true_values([131071], inv_freq.tolist())[0], strict=True)
+    for name, table, single, true in zip(("cos", "sin"), tables, singles, given, strict=True):
         wanted = np.array([float(v) for v in right[name]])
         np.testing.assert_array_equal(single[0], wanted.astype(np.float32))
-        # The golden angle has the exact frequency: rounding it moves the angle by 131071 * 2^-54.
+        # The golden angle has the exact frequency; ours the float64 one, which moves it by
+        # 131071 * 2^-54. For the frequency as given, all digits are right.
+        np.testing.assert_allclose(table[0], np.array(true, dtype=np.float64), rtol=1e-13)
         np.testing.assert_allclose(table[0], wanted, atol=2e-11, rtol=0)
 
 
