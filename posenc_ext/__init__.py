@@ -1,4 +1,4 @@
-"""Position encodings for transformer models: native kernels for CPU, with autograd."""
+"""Position encodings for transformer models: native kernels for CPU and CUDA, with autograd."""
 
 from . import _native
 from ._version import __version__

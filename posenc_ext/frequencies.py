@@ -20,8 +20,13 @@ NOT_NUMBERS = {"pin": str, "truncate": bool}
 
 
 class RopeFrequencies(NamedTuple):
-    """What a rule gives: frequencies [R/2] in radians per position, and the factor of cos and
-    sin."""
+    """What a rule gives: frequencies ``[R/2]`` in radians per position, and the factor of cos and
+    sin.
+
+    >>> import posenc_ext
+    >>> inv_freq, factor = posenc_ext.rope_frequencies(8)
+    >>> cos, sin = posenc_ext.rope_table(10, inv_freq, attention_factor=factor)
+    """
 
     inv_freq: Tensor
     attention_factor: float

@@ -21,7 +21,13 @@ _LARGEST_FLOAT32 = 50 * math.log(2)
 
 
 class XPosTable(NamedTuple):
-    """Tables for the query and for the key, which differ."""
+    """Tables for the query and for the key, which differ: each float ``[rows, R/2]``.
+
+    >>> import posenc_ext
+    >>> tables = posenc_ext.xpos_table(10, posenc_ext.rope_frequencies(8).inv_freq)
+    >>> tables.cos_q.shape, tables.sin_k.shape
+    (torch.Size([10, 4]), torch.Size([10, 4]))
+    """
 
     cos_q: Tensor
     sin_q: Tensor

@@ -118,7 +118,8 @@ class RotaryAttention(nn.Module):
             y ``[B, S, d_model]``, or ``(y, weights)``, ``(y, cache)``, ``(y, weights, cache)``.
 
         Without weights to return this is ``scaled_dot_product_attention``, whose gradient cannot be
-        differentiated again on every device; with them, gradients are of any order.
+        differentiated again on every device, and which has no forward mode on the CPU; with them,
+        gradients are of any order and forward mode.
         """
         kv, dim = self.num_kv_heads, self.d_model // self.num_heads
         sizes = (self.d_model, self.num_heads)
