@@ -20,10 +20,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PATH := $(BIN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check lint cmake-test peers-test smoke install-test smollm2 cuda cuda-mutants cuda-build gpu clean
+.PHONY: help demo test bench check lint cmake-test peers-test smoke install-test harden harden-quick smollm2 cuda cuda-mutants cuda-build gpu clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 14
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */\1\t/' | expand -t 14
 
 demo: $(BUILT) ## set up, then train a small language model with rotary positions
 	$(BIN)/python examples/demo.py $(ARGS)

@@ -62,6 +62,14 @@ def test_public_names():
         assert not name.startswith("_") or name == "__version__"
 
 
+def test_every_public_name_is_in_the_docs():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    pages = [root / "README.md", *(root / "docs").rglob("*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    names = set(posenc_ext.__all__) - {"__version__"}
+    assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
+
+
 def test_no_module_is_shadowed():
     for name in MODULES:
         parent, _, leaf = name.rpartition(".")

@@ -281,3 +281,8 @@ def test_the_op_checks_for_itself():
         for device in ("cpu", "meta"):
             with pytest.raises(TypeError, match=r"^posenc_ext\.rope_table: .+ must .+, got .+"):
                 op(positions.to(device), inv_freq.to(device), 1.0, dtype)
+
+
+def test_the_result_of_rope_frequencies_is_not_the_tensor():
+    with pytest.raises(TypeError, match=r"inv_freq must be a tensor, got RopeFrequencies; pass"):
+        rope_table(4, rope_frequencies(8))
