@@ -78,8 +78,8 @@ def rope_table(
         raise error(
             TypeError,
             op,
-            f"inv_freq must be a tensor, got {type(inv_freq).__name__}; pass its .inv_freq, and its "
-            ".attention_factor as attention_factor",
+            f"inv_freq must be a tensor, got {type(inv_freq).__name__}; pass its .inv_freq and "
+            "its .attention_factor as attention_factor",
         )
     check_tensors(op, inv_freq=inv_freq)
     if inv_freq.dtype not in (torch.float64, torch.float32):
