@@ -84,8 +84,9 @@ cuda-build: ## build in full against a torch with CUDA and run the CPU tests on 
 	PATH=$(CUDA_BIN):$$PATH POSENC_CUDA=1 TORCH_CUDA_ARCH_LIST=$${TORCH_CUDA_ARCH_LIST-"8.0;9.0+PTX"} \
 	  $(CUDA_BIN)/pip --disable-pip-version-check install --no-build-isolation '.[test]'
 	cd build && $(CUDA_BIN)/python -c 'import posenc_ext as p; assert p._C.build_info()["cuda"]'
-	POSENC_MODULE_DIR=$$(cd build && $(CUDA_BIN)/python -c 'import posenc_ext as p; print(*p.__path__)') \
-	  POSENC_TESTS=again $(CUDA_BIN)/pytest $(ARGS)
+	# From another folder: the tree has a module of its own, for another torch.
+	cd build && POSENC_MODULE_DIR=$$($(CUDA_BIN)/python -c 'import posenc_ext as p; print(*p.__path__)') \
+	  POSENC_TESTS=again $(CUDA_BIN)/pytest -c ../pyproject.toml --rootdir .. ../tests $(ARGS)
 
 gpu: ## build, test and time on a GPU (none here: runs nothing, and fails)
 	$(PYTHON) bench/gpu.py $(ARGS)

@@ -55,7 +55,8 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "cuda: needs a GPU and a build with CUDA")
     # What torch's own forward-mode decompositions and dynamo do to themselves.
     for message in (".torch.jit.script. is deprecated", ".*Function.* should not be instantiated"):
-        config.addinivalue_line("filterwarnings", f"ignore:{message}:DeprecationWarning")
+        for kind in ("DeprecationWarning", "FutureWarning"):
+            config.addinivalue_line("filterwarnings", f"ignore:{message}:{kind}")
     other = installed_elsewhere()
     if PACKAGE == ROOT / "posenc_ext" and other:
         pytest.exit(
