@@ -113,6 +113,20 @@ def test_deberta_buckets_at_every_distance(sizes):
     assert posenc_ext.deberta_relative_position_bucket(delta, *sizes).tolist() == right.tolist()
 
 
+def test_far_positions_and_limits():
+    """Ends of buckets beyond 64 bits, and the one distance whose negative is not one."""
+    far = torch.tensor([-(2**63), 1 - 2**63, 2**63 - 1])
+    bucket = posenc_ext.t5_relative_position_bucket
+    assert bucket(far).tolist() == [15, 15, 31]
+    assert bucket(far, False).tolist() == [31, 31, 0]
+    bucket = posenc_ext.deberta_relative_position_bucket
+    assert bucket(far).tolist() == [-512, -512, 512]
+    assert bucket(far, 256, 2**63 - 1).tolist() == [-256, -256, 256]
+    # Bucket mid + m ends at the floor of mid * ((max - 1) / mid)^(m / (mid - 1)).
+    near = torch.tensor([2, 3, 10**12, 10**12 + 1])
+    assert bucket(near, 4, 10**12 + 1).tolist() == [2, 3, 3, 4]
+
+
 def test_far_positions():
     far = torch.tensor([-(2**62), 2**62])
     assert posenc_ext.t5_relative_position_bucket(far).tolist() == [15, 31]

@@ -6,6 +6,7 @@ integer powers, so no rounding of a logarithm moves one.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from ..arguments import at_least, error
 from .rope_options import check_flags, check_tensors
 
 Rule = Callable[..., tuple[int, ...]]
+FAR = 2**63 - 1  # no distance is farther
 
 
 def _constant(rule: Rule) -> Rule:
@@ -63,9 +65,9 @@ def t5_relative_position_bucket(
     Source: Raffel et al., https://arxiv.org/abs/1910.10683.
     """
     op = "t5_relative_position_bucket"
-    _check_positions(op, relative_position)
+    distances = _distances(op, relative_position)
     half, starts = t5_rule(op, bidirectional, num_buckets, max_distance)
-    return t5_bucket(relative_position.long(), half, starts)
+    return t5_bucket(distances, half, starts)
 
 
 def deberta_relative_position_bucket(
@@ -96,10 +98,10 @@ def deberta_relative_position_bucket(
     Source: He et al., https://arxiv.org/abs/2006.03654, as in https://github.com/microsoft/DeBERTa.
     """
     op = "deberta_relative_position_bucket"
-    _check_positions(op, relative_position)
+    distances = _distances(op, relative_position)
     size = at_least(op, "bucket_size", bucket_size, 4)
     limit = at_least(op, "max_position", max_position, size // 2 + 2)
-    return deberta_bucket(relative_position.long(), size, limit, 2 * size)
+    return deberta_bucket(distances, size, limit, 2 * size)
 
 
 def t5_rule(
@@ -147,15 +149,17 @@ def _deberta_ends(mid: int, max_position: int, last: int) -> tuple[int, ...]:
 
 
 def _root(value: int, n: int) -> int:
-    """The largest k with k^n <= value, for value >= 1 and roots below 2^40."""
-    k = int(2 ** (math.log2(value) / n)) + 2
-    while k**n > value:
-        k -= 1
-    return k
+    """The largest k with k^n <= value, or FAR if that is less, for value >= 1."""
+    guess = int(2 ** min(math.log2(value) / n, 63.0))
+    margin = (guess >> 40) + 2  # the logarithm is exact to more than 40 bits
+    low, high = max(guess - margin, 1), min(guess + margin, FAR)
+    return low - 1 + bisect.bisect_right(range(low, high + 1), value, key=lambda k: k**n)
 
 
-def _check_positions(op: str, relative_position: Any) -> None:
+def _distances(op: str, relative_position: Any) -> Tensor:
+    """As int64 whose negative is one too."""
     check_tensors(op, relative_position=relative_position)
     if relative_position.dtype not in (torch.int32, torch.int64):
         text = f"relative_position must be int32 or int64, got {relative_position.dtype}"
         raise error(TypeError, op, text)
+    return relative_position.long().clamp(min=-FAR)
