@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..arguments import error, integer
 from ..ops.rope import apply_rope, rope
+from ..ops.rope_options import check_tensors
 from .tables import readable
 
 
@@ -45,6 +46,7 @@ def apply_rotary_emb(
     Raises:
         TypeError, ValueError, IndexError: as :func:`posenc_ext.rope`.
     """
+    check_tensors("apply_rotary_emb", x=x, cos=cos, sin=sin)
     return rope(
         x,
         readable(cos, x),
@@ -89,7 +91,10 @@ def apply_rotary_emb_qkv_(
         TypeError, ValueError, IndexError: as :func:`posenc_ext.apply_rope`.
     """
     op = "apply_rotary_emb_qkv_"
+    check_tensors(op, qkv=qkv, cos=cos, sin=sin)
     for name, table in (("cos_k", cos_k), ("sin_k", sin_k)):
+        if table is not None:
+            check_tensors(op, **{name: table})
         given = None if table is None else (list(table.shape), table.dtype)
         if given != (None if cos_k is None and sin_k is None else (list(cos.shape), cos.dtype)):
             raise error(
@@ -148,6 +153,7 @@ def apply_rotary_emb_kv_(
 
     The other arguments are as for :func:`apply_rotary_emb`.
     """
+    check_tensors("apply_rotary_emb_kv_", kv=kv, cos=cos, sin=sin)
     if kv.dim() != 5 or kv.shape[2] != 2:
         raise error(
             ValueError,

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..arguments import error
 from ..ops.rope import apply_rope
 from ..ops.rope_frequencies import rope_frequencies
+from ..ops.rope_options import check_tensors
 from ..ops.rope_table import rope_table
 
 SCALED = {
@@ -62,6 +63,7 @@ def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor,
         TypeError, ValueError: as :func:`posenc_ext.apply_rope`, or a table of another shape.
     """
     op = "apply_rotary_emb"
+    check_tensors(op, xq=xq, xk=xk, freqs_cis=freqs_cis)
     if not freqs_cis.is_complex():
         raise error(TypeError, op, f"freqs_cis must be complex, got {freqs_cis.dtype}")
     wanted = [xq.shape[1], xq.shape[-1] // 2] if xq.dim() == 4 else ["S", "D/2"]

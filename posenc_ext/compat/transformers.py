@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..arguments import error
+from ..arguments import error, integer
 from ..ops.rope import apply_rope
+from ..ops.rope_options import check_tensors
 from . import hf_alibi, hf_rotations
 from .hf_rotations import HALF_DTYPES, Form, layout_of, rotate
 
@@ -73,7 +74,17 @@ def apply_rotary_pos_emb(
         raise error(
             TypeError, op, "unsqueeze_dim must be an int (give position_ids by name), got a Tensor"
         )
+    unsqueeze_dim = integer(op, "unsqueeze_dim", unsqueeze_dim)
+    check_tensors(op, q=q, k=k, cos=cos, sin=sin)
+    for name, x in (("q", q), ("k", k)):
+        if x.dim() not in (3, 4):
+            text = f"{name} must have shape [B, H, S, D] or [B, S, H, D], got {list(x.shape)}"
+            raise error(ValueError, op, text)
+    if sin.shape != cos.shape:
+        text = f"sin must have the shape of cos, {list(cos.shape)}, got {list(sin.shape)}"
+        raise error(ValueError, op, text)
     if position_ids is not None:
+        check_tensors(op, position_ids=position_ids)
         if cos.dim() != 2:
             raise error(
                 ValueError,
@@ -81,16 +92,32 @@ def apply_rotary_pos_emb(
                 "position_ids must be None unless cos is [L, R], got both with cos of shape "
                 f"{list(cos.shape)}",
             )
-        if rounding == "transformers" and q.dtype in HALF_DTYPES:
-            cos, sin = cos[position_ids], sin[position_ids]
-        else:
-            n = cos.shape[-1] // 2
-            layout = layout_of(op, q, cos[None], unsqueeze_dim)
-            return apply_rope(q, k, cos[:, :n], sin[:, :n], layout=layout, positions=position_ids)  # type: ignore[return-value]  # k is a tensor
-    if rounding == "transformers" and q.dtype in HALF_DTYPES:
-        cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
-        return _round_each(q, cos, sin), _round_each(k, cos, sin)
-    return rotate(op, Form("tiled"), q, k, cos, sin, unsqueeze_dim)  # type: ignore[return-value]
+    if rounding == "once" or q.dtype not in HALF_DTYPES:
+        return _round_once(op, q, k, cos, sin, unsqueeze_dim, position_ids)
+    # Their operations check little. Ours check everything, without a head to rotate too.
+    heads = layout_of(op, q, cos if position_ids is None else cos[None], unsqueeze_dim).index("h")
+    nothing = q.detach().narrow(heads, 0, 0), k.detach().narrow(heads, 0, 0)
+    _round_once(op, *nothing, cos.detach(), sin.detach(), unsqueeze_dim, position_ids)
+    if position_ids is not None:
+        cos, sin = cos[position_ids], sin[position_ids]
+    cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    return _round_each(q, cos, sin), _round_each(k, cos, sin)
+
+
+def _round_once(
+    op: str,
+    q: Tensor,
+    k: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    unsqueeze_dim: int,
+    position_ids: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    if position_ids is None:
+        return rotate(op, Form("tiled"), q, k, cos, sin, unsqueeze_dim)  # type: ignore[return-value]  # k is a tensor
+    n = cos.shape[-1] // 2
+    layout = layout_of(op, q, cos[None], unsqueeze_dim)
+    return apply_rope(q, k, cos[:, :n], sin[:, :n], layout=layout, positions=position_ids)  # type: ignore[return-value]
 
 
 def _round_each(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..arguments import error, integer
 from ..ops.rope import apply_rope, rope
+from ..ops.rope_options import check_tensors
 from .tables import readable
 
 
@@ -45,6 +46,9 @@ def rotary_embedding(
             outside the table, which vLLM does not check.
     """
     op = "rotary_embedding"
+    check_tensors(op, positions=positions, query=query, cos_sin_cache=cos_sin_cache)
+    if key is not None:
+        check_tensors(op, key=key)
     size, first = (
         integer(op, "head_size", head_size),
         integer(op, "rope_dim_offset", rope_dim_offset),
@@ -53,13 +57,13 @@ def rotary_embedding(
         raise error(
             ValueError, op, f"positions must have shape [T] or [B, S], got {list(positions.shape)}"
         )
-    width = cos_sin_cache.shape[-1]
-    if cos_sin_cache.dim() != 2 or width % 2:
+    if cos_sin_cache.dim() != 2 or cos_sin_cache.shape[1] % 2:
         raise error(
             ValueError,
             op,
             f"cos_sin_cache must have shape [L, R] with an even R, got {list(cos_sin_cache.shape)}",
         )
+    width = cos_sin_cache.shape[1]
     if not 0 <= first <= size - width:
         raise error(
             ValueError,
