@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from attention_cases import BATCH, D_MODEL, DIM, HEADS, LENGTH, module_of, same, seen, values
 from rope_cases import uniform
+from torch.func import jvp
 
 import posenc_ext
 from posenc_ext import RotaryPositionalEmbedding
@@ -126,3 +127,16 @@ def test_weights_take_another_way_to_the_same_result(causal):
         masks = {"past": cache, "key_padding_mask": keep, "attn_mask": bias}
         y = module(x[:, 4:], **masks)
         same(y, module(x[:, 4:], need_weights=True, **masks)[0], limit)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_forward_mode(dropout):
+    module, x, dx = attention(1, dropout=dropout), inputs(), inputs(seed=1)
+    torch.manual_seed(0)
+    y, dy = jvp(module, (x,), (dx,))
+    assert y.shape == dy.shape == x.shape
+    if not dropout:
+        same(y, module(x))
+        h = 1e-5
+        numeric = (module(x + h * dx) - module(x - h * dx)) / (2 * h)
+        torch.testing.assert_close(dy, numeric, rtol=1e-6, atol=1e-8)

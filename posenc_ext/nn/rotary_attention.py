@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import at_least, error, integer, probability
+from ..ops.functions import forward_mode
 from .attention import (
     Cache,
     attention_weights,
@@ -117,9 +118,9 @@ class RotaryAttention(nn.Module):
         Returns:
             y ``[B, S, d_model]``, or ``(y, weights)``, ``(y, cache)``, ``(y, weights, cache)``.
 
-        Without weights to return this is ``scaled_dot_product_attention``, whose gradient cannot be
-        differentiated again on every device, and which has no forward mode on the CPU; with them,
-        gradients are of any order and forward mode.
+        Without weights to return, and outside forward mode, this is
+        ``scaled_dot_product_attention``, whose gradient cannot be differentiated again on every
+        device; with them, gradients are of any order.
         """
         kv, dim = self.num_kv_heads, self.d_model // self.num_heads
         sizes = (self.d_model, self.num_heads)
@@ -132,7 +133,8 @@ class RotaryAttention(nn.Module):
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         k, v = extend(_OP, past, k, v)
         dropout = self.dropout if self.training else 0.0
-        if need_weights:
+        # scaled_dot_product_attention has no forward mode on the CPU.
+        if need_weights or (not torch.compiler.is_compiling() and forward_mode()):
             groups = (kv, self.num_heads // kv)  # every key and value serves as many heads
             scores = (q.unflatten(1, groups) @ k.unsqueeze(2).mT).flatten(1, 2)
             weights = attention_weights(scores, dim**-0.5, self.causal, key_padding_mask, attn_mask)
@@ -145,7 +147,7 @@ class RotaryAttention(nn.Module):
                 q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=True
             )
         y = self.o_proj(merge_heads(y))
-        return outputs(y, weights, (k, v) if use_cache else None)
+        return outputs(y, weights if need_weights else None, (k, v) if use_cache else None)
 
     def extra_repr(self) -> str:
         return (
