@@ -180,3 +180,17 @@ def test_modules(rotary):
         right = grad(loss)(parameters, x[i, :, :, 0])
         for name, value in right.items():
             close(samples[name][i], value)
+
+
+@pytest.mark.parametrize("name", ["offset", "positions", "tokens"])
+def test_vmap_over_learned_positions(name):
+    padding = 1 if name == "tokens" else None
+    encoding = posenc_ext.LearnedPositionalEncoding(4, 12, padding_idx=padding)
+    ids = torch.tensor([[[0, 5, 3], [4, 1, 1]], [[2, 2, 7], [6, 0, 1]]])
+    ids = ids[..., 0] if name == "offset" else ids
+    x = uniform((2, 2, 3, 4))
+    many = vmap(lambda x, ids: encoding(x, **{name: ids}))(x, ids)
+    assert_bits(many, torch.stack([encoding(x[i], **{name: ids[i]}) for i in range(2)]))
+    if name != "tokens":
+        with pytest.raises(IndexError, match=r"positions must be from 0 to max_len - 1 = 11, got"):
+            vmap(lambda ids: encoding(x[0], **{name: ids}))(ids + 9)

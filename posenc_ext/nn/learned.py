@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import at_least, error, number, probability
-from ..ops.position_ids import INTEGERS, check_ids, padding_aware_positions
+from ..ops.position_ids import INTEGERS, check_ids, check_rows, padding_aware_positions
+from ..ops.rope_options import check_tensors
 
 _OP = "LearnedPositionalEncoding"
 
@@ -61,6 +62,8 @@ class LearnedPositionalEncoding(nn.Module):
         self.padding_idx = padding_idx
         self.dropout = nn.Dropout(probability(_OP, dropout))
         self.std = number(_OP, "std", std)
+        if self.std < 0:
+            raise error(ValueError, _OP, f"std must be at least 0, got {std}")
         self.weight = nn.Parameter(torch.empty(max_len, d_model, device=device, dtype=dtype))
         self.reset_parameters()
 
@@ -105,7 +108,7 @@ class LearnedPositionalEncoding(nn.Module):
                 return self._add(x, self._slice(offset, first, x.shape[-2]))
             column = offset[:, None] if offset.dim() else offset
             positions = column + torch.arange(first, first + x.shape[-2], device=x.device)
-        self._check_range(positions)
+        check_rows(_OP, "positions", positions, self.max_len, "max_len")
         return self._add(x, F.embedding(positions, self.weight, self.padding_idx))
 
     def _add(self, x: Tensor, rows: Tensor) -> Tensor:
@@ -118,17 +121,8 @@ class LearnedPositionalEncoding(nn.Module):
             raise error(IndexError, _OP, text + f"from row {offset + first}")
         return self.weight[end - length : end] if length else self.weight[:0]
 
-    def _check_range(self, positions: Tensor) -> None:
-        if torch.compiler.is_compiling() or positions.device.type != "cpu" or not positions.numel():
-            return
-        low, high = (int(p) for p in positions.aminmax())
-        if low < 0 or high >= self.max_len:
-            text = f"positions must be from 0 to max_len - 1 = {self.max_len - 1}, got "
-            raise error(IndexError, _OP, text + f"{low if low < 0 else high}")
-
     def _check(self, x: Any, offset: Any, positions: Any, tokens: Any) -> None:
-        if not isinstance(x, Tensor):
-            raise error(TypeError, _OP, f"x must be a tensor, got {type(x).__name__}")
+        check_tensors(_OP, x=x)
         if not x.is_floating_point():
             raise error(TypeError, _OP, f"x must be a floating tensor, got {x.dtype}")
         if x.dim() not in (2, 3) or x.shape[-1] != self.d_model:
@@ -144,6 +138,7 @@ class LearnedPositionalEncoding(nn.Module):
                 text = f"tokens must have shape {given}, got {list(tokens.shape)}"
                 raise error(ValueError, _OP, text)
         if isinstance(offset, Tensor):
+            check_tensors(_OP, offset=offset)
             if offset.dtype not in INTEGERS:
                 raise error(TypeError, _OP, f"offset must be int32 or int64, got {offset.dtype}")
             if offset.dim() and (len(given) != 2 or list(offset.shape) != given[:1]):

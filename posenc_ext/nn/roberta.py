@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import at_least, error, number, probability
-from ..ops.position_ids import check_ids
+from ..ops.position_ids import check_ids, check_rows
 from .learned import LearnedPositionalEncoding
 
 _OP = "RobertaEmbeddings"
@@ -81,7 +81,7 @@ class RobertaEmbeddings(nn.Module):
         """Embed `input_ids` ``[B, S]``, or go on from `inputs_embeds` ``[B, S, D]``.
 
         Args:
-            token_type_ids: int32 or int64, like `input_ids`; zeros by default.
+            token_type_ids: int32 or int64 ``[S]`` or ``[B, S]``; zeros by default.
             positions: rows of the position table, ``[S]`` or ``[B, S]``. By default real tokens
                 are counted; all of them when there are only embeddings to see.
             past: tokens before these, an int or an integer tensor ``[B]``.
@@ -93,6 +93,8 @@ class RobertaEmbeddings(nn.Module):
             raise error(ValueError, _OP, text + ("neither" if input_ids is None else "both"))
         if input_ids is not None:
             check_ids(_OP, "input_ids", input_ids)
+            rows = self.word_embeddings.num_embeddings
+            check_rows(_OP, "input_ids", input_ids, rows, "vocab_size")
             inputs_embeds = self.word_embeddings(input_ids)
         elif not isinstance(inputs_embeds, Tensor) or inputs_embeds.shape[-1:] != (self.d_model,):
             got = list(inputs_embeds.shape) if isinstance(inputs_embeds, Tensor) else "no tensor"
@@ -101,9 +103,17 @@ class RobertaEmbeddings(nn.Module):
         if token_type_ids is None:
             x = inputs_embeds + self.token_type_embeddings.weight[0]
         else:
-            check_ids(_OP, "token_type_ids", token_type_ids)
+            self._check_types(token_type_ids, list(inputs_embeds.shape[:-1]))
             x = inputs_embeds + self.token_type_embeddings(token_type_ids)
         tokens = input_ids if positions is None else None
         x = self.position_embeddings(x, offset=past, positions=positions, tokens=tokens)
         result: Tensor = self.dropout(self.LayerNorm(x))
         return result
+
+    def _check_types(self, types: Any, size: list[int]) -> None:
+        check_ids(_OP, "token_type_ids", types)
+        if list(types.shape) not in (size[-1:], size, [1, *size[1:]]):
+            text = f"token_type_ids must have shape {size} or {size[-1:]}, got {list(types.shape)}"
+            raise error(ValueError, _OP, text)
+        rows = self.token_type_embeddings.num_embeddings
+        check_rows(_OP, "token_type_ids", types, rows, "token_types")

@@ -140,6 +140,13 @@ def per_batch(
     return t.flatten(0, 1)
 
 
+def unwrapped(t: Tensor) -> Tensor:
+    """Its values, of all samples under vmap, where they can be looked at."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(t):
+        t = torch._C._functorch.get_unwrapped(t)
+    return t
+
+
 def forward_mode() -> bool:
     return forward_ad._current_level >= 0
 

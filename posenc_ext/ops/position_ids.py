@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import at_least, error, integer
+from .functions import unwrapped
 from .rope_options import check_tensors
 
 INTEGERS = (torch.int32, torch.int64)
@@ -138,10 +139,21 @@ def check_ids(op: str, name: str, ids: Any, dtypes: tuple[torch.dtype, ...] = IN
         raise error(ValueError, op, f"{name} must have shape [..., S], got []")
 
 
+def check_rows(op: str, name: str, ids: Tensor, rows: int, size: str) -> None:
+    """`ids` are rows of a table, where they can be read at no cost; `size` is what `rows` is."""
+    if torch.compiler.is_compiling() or ids.device.type != "cpu" or not ids.numel():
+        return
+    low, high = (int(p) for p in unwrapped(ids).aminmax())
+    if low < 0 or high >= rows:
+        text = f"{name} must be from 0 to {size} - 1 = {rows - 1}, got {low if low < 0 else high}"
+        raise error(IndexError, op, text)
+
+
 def _past(op: str, past: Any, ids: Tensor) -> int | Tensor:
     """past as something to add to counts [..., S]."""
     if not isinstance(past, Tensor):
         return at_least(op, "past", past, 0)
+    check_tensors(op, past=past)
     if past.dtype not in INTEGERS:
         raise error(TypeError, op, f"past must be int32 or int64, got {past.dtype}")
     if past.dim() and (ids.dim() != 2 or past.shape != ids.shape[:1]):
