@@ -140,8 +140,17 @@ def bench(arguments: list[str]) -> int:
 def draw(options: argparse.Namespace) -> int:
     try:
         figure = options.draw(options)
-        figure.savefig(options.out, dpi=options.dpi)
-    except (TypeError, ValueError, OSError, ModuleNotFoundError) as error:
+        # With a format, matplotlib takes the name as it is.
+        kind = Path(options.out).suffix[1:] or "png"
+        figure.savefig(options.out, dpi=options.dpi, format=kind)
+    except (
+        TypeError,
+        ValueError,
+        OSError,
+        ModuleNotFoundError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
         return refuse(str(error))
     print(options.out)
     return 0
@@ -164,6 +173,8 @@ def rope_curves(
     factor = 8.0 if options.factor is None else options.factor
     length = 4096.0 if options.length is None else options.length
     bases = options.base
+    if not rules and not (options.factor is None and options.length is None):
+        raise ValueError("--factor and --length go with --rules")
     if not rules:
         return plot.bases(dim, bases or (1e4, 5e5, 1e6)), 1e4
     if len(bases or ()) > 1:
@@ -178,6 +189,8 @@ def config_curves(options: argparse.Namespace) -> tuple[dict[str, RopeFrequencie
         value is not None for value in (options.dim, options.base, options.factor, options.length)
     ):
         raise ValueError("--dim, --base, --factor and --length do not go with --config")
+    if getattr(options, "rules", False):
+        raise ValueError("--rules does not go with --config, which has its own")
     config = json.loads(Path(options.config).read_text(encoding="utf-8"))
     # Which channels make a pair does not show in these pictures.
     dim, base, scaling, *_ = rotary_arguments(config, options.layer_type, interleaved=False)
@@ -189,7 +202,7 @@ def config_curves(options: argparse.Namespace) -> tuple[dict[str, RopeFrequencie
 
 
 def refuse(reason: str) -> int:
-    print(f"python -m posenc_ext: {reason}", file=sys.stderr)
+    print(f"python -m posenc_ext: {' '.join(reason.split())}", file=sys.stderr)
     return USAGE
 
 

@@ -13,6 +13,7 @@ same from a shell.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -103,8 +104,9 @@ def spaced_distances(longest: int, count: int = 600) -> Tensor:
     [0, 1, 2, 3, 4]
     """
     longest = _positive("decay", "longest", longest)
-    grid = torch.logspace(0, torch.tensor(longest).log10().item(), count, dtype=torch.float64)
-    return torch.cat([torch.zeros(1), grid]).round().long().unique()
+    grid = torch.logspace(0, math.log10(longest), count, dtype=torch.float64)
+    ends = torch.tensor([0, longest])
+    return torch.cat([ends, grid[:-1].round().long()]).unique()
 
 
 def sinusoidal(

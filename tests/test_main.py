@@ -185,6 +185,11 @@ def test_plot_reads_a_config(picture, tmp_path, monkeypatch):
         (["decay", "--config", "list.json"], "config must be a config object or a dict, got list"),
         (["decay", "--seq-len", "8"], "go with --config"),
         (["frequencies", "--base", "1e4", "--base", "1e5"], "--base may be given once"),
+        (["decay", "--factor", "4"], "--factor and --length go with --rules"),
+        (["decay", "--length", "4"], "--factor and --length go with --rules"),
+        (["decay", "--config", "config.json", "--rules"], "--rules does not go with --config"),
+        (["sinusoidal", "--positions", str(2**50)], "memory"),
+        (["alibi", "--dpi", "1e9"], ""),
     ],
 )
 def test_plot_refuses_in_one_sentence(arguments, message, tmp_path, monkeypatch, capsys):
@@ -198,6 +203,13 @@ def test_plot_refuses_in_one_sentence(arguments, message, tmp_path, monkeypatch,
     assert len(captured.err.splitlines()) == 1
     assert captured.out == ""
     assert not Path("picture.png").exists()
+
+
+def test_plot_writes_the_file_it_names(tmp_path, capsys):
+    path = tmp_path / "picture"
+    assert main(["plot", "alibi", "--out", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    assert path.read_bytes().startswith(PNG)
 
 
 def test_plot_refuses_an_unknown_kind_of_file(tmp_path, capsys):

@@ -63,6 +63,13 @@ def test_distances_run_from_zero_to_the_longest(longest):
     assert {0, 1, min(longest, 30)} <= set(distances.tolist())
 
 
+@pytest.mark.parametrize("longest", [123_456_789, 2**63 - 1])
+def test_far_distances_end_at_the_longest(longest):
+    distances = plot.spaced_distances(longest)
+    assert distances[[0, -1]].tolist() == [0, longest]
+    assert (distances.diff() > 0).all()
+
+
 def test_sinusoidal_shows_the_table():
     figure = plot.sinusoidal(9, 6, base=100.0, convention="concatenated")
     image = figure.axes[0].get_images()[0]
