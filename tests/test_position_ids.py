@@ -126,6 +126,8 @@ REFUSALS = [
     ("sequential_positions", ValueError, "length", (-1,), {}),
     ("sequential_positions", ValueError, "past", (1,), {"past": -1}),
     ("sequential_positions", TypeError, "first", (1,), {"first": torch.tensor(1)}),
+    ("sequential_positions", ValueError, "first", (2,), {"first": 2**63 - 2}),
+    ("sequential_positions", ValueError, "first", (1,), {"first": 2**62, "past": 2**62}),
 ]
 # fmt: on
 

@@ -212,7 +212,8 @@ def test_peak_memory_is_the_result(op):
 
 
 @every_dtype
-@pytest.mark.parametrize("options", [{}, {"k_len": 4}, {"k_len": 9, "start": 5}, {"start": -2}])
+@pytest.mark.parametrize("options", [{}, {"k_len": 4}, {"k_len": 9, "start": 5}, {"start": -2},
+                                     {"start": 2**63 - 1}, {"start": -(2**63)}])  # fmt: skip
 @pytest.mark.parametrize("view", ["contiguous", "permuted", "last_stride_2"])
 def test_rel_shift(dtype, options, view):
     for q_len, size in [(5, 5), (1, 7), (7, 1), (3, 12), (5, 0)]:

@@ -38,7 +38,7 @@ def padding_aware_positions(
 
     Raises:
         TypeError: a wrong type or dtype.
-        ValueError: a wrong shape or a negative number.
+        ValueError: a wrong shape or a negative int.
     """
     op = "padding_aware_positions"
     check_ids(op, "input_ids", input_ids)
@@ -127,6 +127,9 @@ def sequential_positions(
     op = "sequential_positions"
     length, past = at_least(op, "length", length, 0), at_least(op, "past", past, 0)
     start = integer(op, "first", first) + past
+    if not torch.compiler.is_compiling() and start + length > 2**63 - 1:
+        text = f"first must leave all positions below 2^63, got {first} with past = {past}"
+        raise error(ValueError, op, text)
     return torch.arange(start, start + length, device=device)
 
 

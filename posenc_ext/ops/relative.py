@@ -15,6 +15,8 @@ from ..distributed import beside
 from . import relative_autograd
 from .rope_options import check_tensors
 
+FAR = 2**62
+
 
 def relative_gather(x: Tensor, index: Tensor, k_len: int | None = None) -> Tensor:
     """``out[..., i, j] = x[..., i, index[j - i + Q - 1]]``, and 0 where the index is -1.
@@ -138,7 +140,9 @@ def rel_shift(x: Tensor, k_len: int | None = None, *, start: int | None = None) 
         raise error(ValueError, op, f"x must have shape [..., Q, T], got {list(x.shape)}")
     q_len, size = x.shape[-2:]
     k_len = size if k_len is None else at_least(op, "k_len", k_len, 0)
-    first = 0 if start is None else integer(op, "start", start) - (q_len - 1)
+    first = 0
+    if start is not None:  # beyond the limits x has no column; within them nothing overflows
+        first = max(-FAR, min(integer(op, "start", start), FAR)) - (q_len - 1)
     count = max(q_len + k_len - 1, 0)
     column = torch.arange(first, first + count, device=x.device)
     index = torch.where((column >= 0) & (column < size), column, -1)
