@@ -38,14 +38,24 @@ MUTANTS = [
     ("rope_grad_kernels.cu", "row + 1)}", "row)}", "test_rope_source_rows.py"),
     ("rope_grad_kernels.cu", "call.inverse ?", "false ?", "test_rope_source_rows.py"),
     ("alibi_rows.cuh", "? 0 : at + 1", "? 0 : at", "test_alibi_source.py"),  # off by one
-    ("alibi_rows.cuh", " || at >= call.k_len", "", "test_alibi_source.py"),  # missing bound
+    (
+        "alibi_rows.cuh",
+        ">= rows || at >= call.k_len",
+        ">= rows",
+        "test_alibi_source.py",
+    ),  # no bound
     ("alibi_rows.cuh", "int64_t offset(", "int offset(", "test_alibi_source.py"),
     ("alibi_rows.cuh", "call.k_len % Pack<T>::size == 0", "true", "test_alibi_source.py"),
     ("alibi_rows.cuh", "b * x.batch + h", "h * x.batch + h", "test_alibi_source.py"),
     ("alibi_kernels.cu", "if (key < end)", "if (key <= end)", "test_alibi_source.py"),
     ("alibi_softmax_kernels.cu", "|| b != b", "", "test_alibi_source.py"),
     ("alibi_softmax_kernels.cu", "first + w < end ? value", "true ? value", "test_alibi_source.py"),
-    ("alibi_softmax_kernels.cu", "const A dot =", "const float dot =", "test_alibi_source.py"),
+    (
+        "alibi_softmax_kernels.cu",
+        "const A dot =",
+        "const A dot = A(0.001) +",
+        "test_alibi_source.py",
+    ),
     (
         "alibi_grad_kernels.cu",
         "smaller(left, keys), sum)",
