@@ -75,9 +75,9 @@ MUTANTS = [
         "call.q_len - divide(at",
         "test_relative_source.py",
     ),
-    ("relative_kernels.cu", "column < columns)", "true)", "test_relative_source.py"),
+    ("relative_kernels.cu", "column >= 0 && ", "", "test_relative_source.py"),
     ("relative_kernels.cu", "int64_t offset = 0", "float offset = 0", "test_relative_source.py"),
-    ("relative_kernels.cu", "inside ? column : -1", "column", "test_relative_source.py"),
+    ("relative_kernels.cu", "column < call.columns;", "true;", "test_relative_source.py"),
 ]
 
 
