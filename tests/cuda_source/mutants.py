@@ -63,7 +63,7 @@ MUTANTS = [
         "test_alibi_source.py",
     ),
     ("alibi_grad_kernels.cu", "double total = 0", "float total = 0", "test_alibi_source.py"),
-    ("table_rows.cuh", "i == call.n &&", "", "test_table_source.py"),  # missing bound
+    ("table_rows.cuh", "i < call.pairs;", "true;", "test_table_source.py"),  # missing bound
     ("table_rows.cuh", "place.column[0] + W", "place.column[0] + 1", "test_table_source.py"),
     ("table.cuh", "by_offset ? at.offset : i", "at.offset", "test_table_source.py"),
     ("table.cuh", "if (at.base != base)", "if (i == begin)", "test_table_source.py"),
