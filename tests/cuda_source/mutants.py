@@ -76,6 +76,8 @@ MUTANTS = [
         "test_relative_source.py",
     ),
     ("relative_kernels.cu", "column >= 0 && ", "", "test_relative_source.py"),
+    # Survives: a write past the end of shared memory lands in other memory, and nothing reads it.
+    ("relative_kernels.cu", "column < columns)", "true)", "test_relative_source.py"),
     ("relative_kernels.cu", "int64_t offset = 0", "float offset = 0", "test_relative_source.py"),
     ("relative_kernels.cu", "column < call.columns;", "true;", "test_relative_source.py"),
 ]
