@@ -70,11 +70,11 @@ harden-quick: $(DEV)
 	$(BIN)/python tests/harden/run.py --quick
 
 cuda: $(DEV) ## run the CUDA kernels on the CPU, and check what nvcc makes of them (no GPU)
-	pytest tests/cuda_source $(ARGS)
+	$(BIN)/python tests/harden/sanitized.py pytest tests/cuda_source $(ARGS)
 	$(BIN)/python tests/cuda_source/codegen.py
 
 cuda-mutants: $(DEV) ## put faults into the CUDA kernels: does `make cuda` notice each? (minutes)
-	$(BIN)/python tests/cuda_source/mutants.py
+	$(BIN)/python tests/harden/sanitized.py python tests/cuda_source/mutants.py
 
 # An environment of its own with TORCH_CUDA (gigabytes), and the CPU tests on what is built there.
 CUDA_BIN := $(CURDIR)/build/cuda-venv/bin

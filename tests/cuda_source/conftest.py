@@ -15,5 +15,5 @@ sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
 def library():
     import compile_source
 
-    made = os.environ.get("POSENC_CUDA_SOURCE") or compile_source.build(ROOT / "build/cuda_source")
+    made = os.environ.get("POSENC_CUDA_SOURCE") or compile_source.build()
     torch.ops.load_library(str(made))

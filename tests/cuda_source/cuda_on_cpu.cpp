@@ -1,6 +1,5 @@
 #include "cuda_on_cpu.h"
 
-#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -8,11 +7,20 @@
 #include <memory>
 #include <vector>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
 namespace cuda_on_cpu {
 namespace {
 
-constexpr size_t kStackBytes = size_t{64} << 10;
+constexpr size_t kStackBytes = size_t{256} << 10;
 constexpr unsigned kMaxThreads = 1024;
+
+// A place to go on at, by the compiler's own setjmp: AddressSanitizer takes over the library's and
+// makes each jump a hundred times slower. It must not see the functions that jump.
+using Place = void* [5];
+#define POSENC_JUMPS [[gnu::noinline, gnu::no_sanitize("address")]]
 
 // Reached `expected` times, it lets all who wait go on.
 struct Barrier {
@@ -30,11 +38,34 @@ struct Barrier {
   }
 };
 
+// A stack, and what AddressSanitizer has to hear when the processor goes to it and is there.
+struct Stack {
+  const void* bottom = nullptr;
+  size_t size = 0;
+  void* fake = nullptr;  // AddressSanitizer's own, while the processor is elsewhere
+
+  void leave_for(const Stack& other) {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(&fake, other.bottom, other.size);
+#else
+    static_cast<void>(other);
+#endif
+  }
+  void arrive_from(Stack& other) {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(fake, &other.bottom, &other.size);
+#else
+    static_cast<void>(other);
+#endif
+  }
+};
+
 // A thread of the block. Its stack is made once and kept: each launch runs on it anew.
 struct Fiber {
   ucontext_t context;
+  Stack switching;
   std::unique_ptr<char[]> stack;
-  jmp_buf place;
+  Place place;
   bool started = false, done = false;
   const Barrier* waits_for = nullptr;
   unsigned generation = 0;
@@ -47,8 +78,9 @@ struct Fiber {
 struct Block {
   std::vector<Fiber> fibers{kMaxThreads};
   unsigned current = 0, threads = 0, alive = 0;
-  jmp_buf scheduler;
+  Place scheduler;
   ucontext_t scheduler_context;
+  Stack scheduler_stack;
   const std::function<void()>* kernel = nullptr;
   std::exception_ptr error;
   Barrier all;
@@ -58,10 +90,12 @@ struct Block {
 
 Block* block = nullptr;
 
-void yield() {
+POSENC_JUMPS void yield() {
   Fiber& fiber = block->fibers[block->current];
-  if (_setjmp(fiber.place) == 0) _longjmp(block->scheduler, 1);
-  fiber.waits_for = nullptr;
+  fiber.switching.leave_for(block->scheduler_stack);
+  if (__builtin_setjmp(fiber.place) == 0) __builtin_longjmp(block->scheduler, 1);
+  block->fibers[block->current].switching.arrive_from(block->scheduler_stack);
+  block->fibers[block->current].waits_for = nullptr;
 }
 
 void wait(Barrier& barrier) {
@@ -74,6 +108,7 @@ void wait(Barrier& barrier) {
 }
 
 void fiber_main() {
+  block->fibers[block->current].switching.arrive_from(block->scheduler_stack);
   for (;;) {
     try {
       (*block->kernel)();
@@ -88,14 +123,21 @@ void fiber_main() {
   }
 }
 
-void resume(unsigned thread) {
+POSENC_JUMPS void resume(unsigned thread) {
   Fiber& fiber = block->fibers[thread];
   block->current = thread;
   threadIdx = {thread, 0, 0};
-  if (_setjmp(block->scheduler) != 0) return;
-  if (fiber.started) _longjmp(fiber.place, 1);
+  if (!fiber.stack) {
+    fiber.stack = std::make_unique_for_overwrite<char[]>(kStackBytes);
+    fiber.switching = {fiber.stack.get(), kStackBytes};
+  }
+  block->scheduler_stack.leave_for(fiber.switching);
+  if (__builtin_setjmp(block->scheduler) != 0) {
+    block->scheduler_stack.arrive_from(block->fibers[thread].switching);
+    return;
+  }
+  if (fiber.started) __builtin_longjmp(fiber.place, 1);
   fiber.started = true;
-  fiber.stack = std::make_unique<char[]>(kStackBytes);
   getcontext(&fiber.context);
   fiber.context.uc_stack.ss_sp = fiber.stack.get();
   fiber.context.uc_stack.ss_size = kStackBytes;
