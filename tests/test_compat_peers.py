@@ -162,16 +162,18 @@ def test_timm(timm_rotary, dtype, half):
         assert_close(y, expected("rope", x, cos, sin, layout="bhsd", interleaved=not half))
 
 
-def test_timm_tables(timm_rotary):
-    """Rows before columns, frequencies of half the head size: EVA-02's axial table."""
-    module = timm_rotary.RotaryEmbeddingCat(
-        16, in_pixels=False, feat_shape=[5, 7], ref_feat_shape=[16, 16]
+@pytest.mark.parametrize("grid", [(8, 8), (16, 16), (24, 24), (5, 7), (20, 14)], ids=str)
+@pytest.mark.parametrize("dim", [16, 64, 88])
+def test_tables_of_eva02(timm_rotary, dim, grid):
+    """timm's own rotary table for EVA-02: the same bits, with a float32 angle."""
+    right = timm_rotary.build_rotary_pos_embed(
+        list(grid), dim=dim, in_pixels=False, ref_feat_shape=[16, 16]
     )
-    embed = module.get_embed([5, 7])
-    sin, cos = embed.chunk(2, -1)
-    ours = axial_rope_table(5, 7, 16, "eva02")
-    for mine, right in zip(ours, (cos[:, ::2], sin[:, ::2]), strict=True):
-        torch.testing.assert_close(mine, right, rtol=0, atol=1e-6)
+    exact = axial_rope_table(*grid, dim, "eva02")
+    single = axial_rope_table(*grid, dim, "eva02", precision="float32")
+    for theirs, mine, best in zip(right, reversed(single), reversed(exact), strict=True):
+        assert_bits(mine, theirs[:, ::2].contiguous())
+        torch.testing.assert_close(mine, best, rtol=0, atol=4e-6)
 
 
 def test_gradients_are_theirs_too():
