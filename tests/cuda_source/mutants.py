@@ -133,11 +133,15 @@ def survives(library: Path, file: str, old: str, new: str, tests: str) -> bool:
             capture_output=True,
             text=True,
         )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    end = lines[0] if lines else f"exit {done.returncode}"
-    print(
-        f"{'SURVIVES' if done.returncode == 0 else 'noticed '} {file}: {new!r}: {end}", flush=True
+    ends = re.findall(
+        r"^FAILED.*|ERROR: AddressSanitizer: [\w-]+|runtime error: .*",
+        done.stdout + done.stderr,
+        re.MULTILINE,
     )
+    if done.returncode and not ends:
+        sys.exit(f"{file}: {new!r}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    word = "noticed " if done.returncode else "SURVIVES"
+    print(f"{word} {file}: {new!r}: {ends[0] if ends else ''}", flush=True)
     return done.returncode == 0
 
 

@@ -20,13 +20,14 @@ import sys
 import time
 from pathlib import Path
 
+import sanitized
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/harden"
 SOURCES = ["tests/harden/rows.cpp"] + [
     f"csrc/cpu/{op}_rows.cpp" for op in ("rope", "rope_table", "sinusoidal", "alibi")
 ]
 FLAGS = ["-std=c++20", "-O2", "-g", "-ffp-contract=off", "-fno-tree-slp-vectorize", "-Icsrc"]
-SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 PLAIN_CPU = """
 import torch, posenc_ext
 assert posenc_ext._C.cpu_capability() == "default", posenc_ext._C.cpu_capability()
@@ -81,7 +82,7 @@ def needs(tool: str, package: str) -> str:
 
 def pytest(*arguments: object, **environment: str) -> int:
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments)
-    return cases(run(*command, PYTHONPATH=str(ROOT), **environment))
+    return cases(run(*command, **{"PYTHONPATH": str(ROOT)} | environment))
 
 
 def row_kernels(quick: bool) -> int:
@@ -89,7 +90,7 @@ def row_kernels(quick: bool) -> int:
 
 
 def row_kernels_sanitized(quick: bool) -> int:
-    return cases(run(rows(*SANITIZE), 1000 if quick else 50_000, 2))
+    return cases(run(rows(*sanitized.FLAGS.split()), 1000 if quick else 50_000, 2))
 
 
 def row_kernels_valgrind(quick: bool) -> int:
@@ -126,28 +127,29 @@ def far_offsets(quick: bool) -> int:
 
 
 def suite_sanitized(quick: bool) -> int:
-    """The suite on a build under AddressSanitizer and UBSan; leaks are not looked for."""
+    """The suite on a build under AddressSanitizer and UBSan."""
     if quick:
         raise Skipped("minutes; in the long form")
     folder = BUILD / "cmake"
-    compiler = os.environ.get("CXX", "g++")
-    # libstdc++ too: without it, the first exception that torch throws ends the process.
-    libraries = (f"-print-file-name={name}" for name in ("libasan.so", "libstdc++.so"))
-    preload = ":".join(run(compiler, library).strip() for library in libraries)
     run(
         "cmake", "-S", ".", "-B", folder, "-G", "Ninja", f"-DPython_EXECUTABLE={sys.executable}",
         "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DPOSENC_SANITIZE=address;undefined",
     )  # fmt: skip
     run("cmake", "--build", folder)
-    output = run(
-        sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-k",
+    return pytest(
+        "-k",
         "(rope or alibi or sinusoidal or relative or fuzz or table) and not compile and not export "
         "and not memory and not instruction and not aot and not transformers",
-        "tests", LD_PRELOAD=preload, POSENC_TESTS="again",
-        ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1",
-        PYTHONPATH=str(folder / "python"), POSENC_MODULE_DIR=str(folder / "python/posenc_ext"),
+        "tests", POSENC_TESTS="again", POSENC_MODULE_DIR=str(folder / "python/posenc_ext"),
+        PYTHONPATH=str(folder / "python"), **sanitized.environment(),
     )  # fmt: skip
-    return cases(output)
+
+
+def cuda_source_sanitized(quick: bool) -> int:
+    """The CUDA kernels on the CPU, likewise."""
+    if quick:
+        raise Skipped("`make cuda` does it")
+    return pytest("tests/cuda_source", **sanitized.environment())
 
 
 def soak(minutes: float) -> int:
@@ -189,6 +191,7 @@ STEPS = (
     threads_and_forks,
     far_offsets,
     suite_sanitized,
+    cuda_source_sanitized,
 )
 
 

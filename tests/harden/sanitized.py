@@ -12,6 +12,7 @@ FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-
 
 
 def environment() -> dict[str, str]:
+    """What a process needs in its environment."""
     compiler = os.environ.get("CXX", "g++")
     found = []
     # libstdc++ too: without it, the first exception that torch throws ends the process.
@@ -21,13 +22,14 @@ def environment() -> dict[str, str]:
         if not os.path.isabs(path):
             raise FileNotFoundError(f"{compiler} has no {name}")
         found.append(path)
-    return os.environ | {
+    return {
         "LD_PRELOAD": ":".join(found),
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
+        "PYTEST_ADDOPTS": "-s",  # what it captures is lost when a fault ends the process
         "POSENC_SANITIZED": "1",
     }
 
 
 if __name__ == "__main__":
-    os.execvpe(sys.argv[1], sys.argv[1:], environment())
+    os.execvpe(sys.argv[1], sys.argv[1:], os.environ | environment())
