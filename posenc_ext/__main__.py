@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -207,4 +208,6 @@ def refuse(reason: str) -> int:
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):  # `... | head` ends this process, without a traceback
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

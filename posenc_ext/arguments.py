@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
 
 def error(kind: type[Exception], op: str, text: str) -> Exception:
     """The exception to raise: one line, whatever a wrong argument looks like when printed."""
@@ -55,6 +57,12 @@ def probability(op: str, value: Any, name: str = "dropout") -> float:
     if not 0 <= result <= 1:
         raise error(ValueError, op, f"{name} must be between 0 and 1, got {value}")
     return result
+
+
+def check_dtype(op: str, dtype: Any, name: str = "dtype") -> None:
+    if dtype not in DTYPES:
+        text = f"{name} must be float32, float64, bfloat16 or float16, got {dtype}"
+        raise error(TypeError, op, text)
 
 
 def check_precision(op: str, precision: Any) -> None:

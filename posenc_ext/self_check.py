@@ -12,9 +12,8 @@ from torch import Tensor
 
 import posenc_ext
 
+from .arguments import DTYPES
 from .op_checks import CHECKS, Case
-
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class Result(NamedTuple):

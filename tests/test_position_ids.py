@@ -115,6 +115,7 @@ REFUSALS = [
     ("padding_aware_positions", TypeError, "past", (IDS, 1), {"past": 1.0}),
     ("padding_aware_positions", TypeError, "past", (IDS, 1), {"past": torch.zeros(5)}),
     ("padding_aware_positions", ValueError, "past", (IDS, 1), {"past": torch.zeros(4).long()}),
+    ("padding_aware_positions", ValueError, "past", (IDS, 1), {"past": -torch.ones(5).long()}),
     ("padding_aware_positions", ValueError, "past", (IDS[0], 1), {"past": torch.zeros(5).long()}),
     ("attention_mask_positions", TypeError, "attention_mask", (MASK.float(),), {}),
     ("attention_mask_positions", TypeError, "attention_mask", (None,), {}),

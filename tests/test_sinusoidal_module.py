@@ -42,7 +42,7 @@ def test_dropout_comes_after_the_sum():
 
 
 def refused(module, *args, **options):
-    with pytest.raises(ValueError, match=r"posenc_ext\.\w+: \w+ must .+, got .+") as caught:
+    with pytest.raises(IndexError, match=r"posenc_ext\.\w+: \w+ must .+, got .+") as caught:
         module(*args, **options)
     return str(caught.value)
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..arguments import error, integer, number, probability
+from ..arguments import check_dtype, error, integer, number, probability
 from ..ops.sinusoidal import add_sinusoidal, sinusoidal_table
 from ..ops.sinusoidal_options import base_of, convention_of
 
@@ -74,9 +74,9 @@ class SinusoidalPositionalEncoding(nn.Module):
         `tokens`: the ids ``[B, S]`` (``[S, B]`` without `batch_first`) that x embeds; needed with
         `padding_idx`, which marks padding among them, and only then.
 
-        Raises ValueError for a width other than `d_model`, or positions outside ``0 .. max_len -
-        1``. Under torch.compile, and for an offset on another device than the CPU, a tensor
-        `offset` is not compared with `max_len`.
+        Raises ValueError for a width other than `d_model`, IndexError for positions outside
+        ``0 .. max_len - 1``. Under torch.compile, and for an offset on another device than the
+        CPU, a tensor `offset` is not compared with `max_len`.
         """
         self._check(x, tokens)
         swap = not self.batch_first and x.dim() == 3
@@ -123,12 +123,7 @@ class SinusoidalPositionalEncoding(nn.Module):
         if (tokens is None) != (self.padding_idx is None):
             rule = "be given with padding_idx" if tokens is None else "be None without padding_idx"
             raise error(ValueError, _OP, f"tokens must {rule}, got {_name(tokens)}")
-        if not x.is_floating_point():
-            raise error(
-                TypeError,
-                _OP,
-                f"x must be float32, float64, bfloat16 or float16, got {x.dtype}",
-            )
+        check_dtype(_OP, x.dtype, "x")
         if tokens is None:
             return
         if not isinstance(tokens, Tensor) or tokens.dtype not in (torch.int32, torch.int64):
@@ -166,11 +161,11 @@ class SinusoidalPositionalEncoding(nn.Module):
             low, high = int(offset.min()), int(offset.max())
         low, high = integer(_OP, "offset", low), integer(_OP, "offset", high)
         if low < 0:
-            raise error(ValueError, _OP, f"offset must not be negative with max_len, got {low}")
+            raise error(IndexError, _OP, f"offset must not be negative with max_len, got {low}")
         end = high + first + length
         if end > self.max_len:
             raise error(
-                ValueError,
+                IndexError,
                 _OP,
                 f"x must end within max_len = {self.max_len} positions, got {end}: "
                 f"{length} tokens from position {high + first}",

@@ -15,12 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import error, integer, number
+from ..arguments import DTYPES, check_dtype, error, integer, number
 from ..distributed import beside
 from . import alibi_autograd, alibi_softmax_autograd
 from .rope_options import check_flags, check_tensors
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -48,7 +47,7 @@ def alibi_slopes(
     op = "alibi_slopes"
     num_heads = integer(op, "num_heads", num_heads)
     max_bias = number(op, "max_bias", max_bias)
-    _check_dtype(op, dtype)
+    check_dtype(op, dtype)
     if num_heads < 0:
         raise error(ValueError, op, f"num_heads must be at least 0, got {num_heads}")
     if num_heads > 2**20:  # they are made one by one
@@ -108,7 +107,7 @@ def alibi_bias(
         check_tensors(op, key_positions=key_positions)
         keys = key_positions.shape[-1] if key_positions.dim() else 0
     k_len = _length(op, "k_len", keys if k_len is None else k_len)
-    _check_dtype(op, dtype)
+    check_dtype(op, dtype)
     (key_positions,) = beside(slopes, key_positions)
     return alibi_autograd.bias(slopes, q_len, k_len, bool(causal), dtype, key_positions)
 
@@ -128,7 +127,7 @@ def alibi_row_bias(slopes: Tensor, k_len: int, *, dtype: torch.dtype = torch.flo
     `slopes` and `dtype` as in :func:`alibi_bias`; errors and derivatives too.
     """
     op = "alibi_row_bias"
-    _check_dtype(op, dtype)
+    check_dtype(op, dtype)
     _check_slopes(op, slopes, dtype)
     k_len = _length(op, "k_len", k_len)
     return alibi_autograd.bias(slopes, 1, k_len, False, dtype)
@@ -249,13 +248,6 @@ def alibi_score_mod(
         return torch.where(offset > 0, -float("inf"), biased) if causal else biased
 
     return score_mod
-
-
-def _check_dtype(op: str, dtype: Any) -> None:
-    if dtype not in DTYPES:
-        raise error(
-            TypeError, op, f"dtype must be float32, float64, bfloat16 or float16, got {dtype}"
-        )
 
 
 def _check_slopes(op: str, slopes: Any, dtype: torch.dtype) -> None:

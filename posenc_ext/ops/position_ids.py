@@ -162,4 +162,7 @@ def _past(op: str, past: Any, ids: Tensor) -> int | Tensor:
     if past.dim() and (ids.dim() != 2 or past.shape != ids.shape[:1]):
         text = f"past must be an int or have shape [B], got {list(past.shape)} for input_ids of "
         raise error(ValueError, op, text + f"shape {list(ids.shape)}")
+    known = not torch.compiler.is_compiling() and past.device.type == "cpu" and past.numel()
+    if known and (low := int(unwrapped(past).min())) < 0:
+        raise error(ValueError, op, f"past must be at least 0, got {low}")
     return past.unsqueeze(-1) if past.dim() else past

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..arguments import at_least, error, integer
+from ..arguments import at_least, check_dtype, error, integer
 from ..distributed import beside
 from . import relative_autograd
 from .rope_options import check_tensors
@@ -136,6 +136,7 @@ def rel_shift(x: Tensor, k_len: int | None = None, *, start: int | None = None) 
     """
     op = "rel_shift"
     check_tensors(op, x=x)
+    check_dtype(op, x.dtype, "x")
     if x.dim() < 2:
         raise error(ValueError, op, f"x must have shape [..., Q, T], got {list(x.shape)}")
     q_len, size = x.shape[-2:]

@@ -8,13 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import check_precision, error, integer, number
+from ..arguments import check_dtype, check_precision, error, integer, number
 from ..distributed import beside
 from .functions import Op, apply, one_by_one, save
 from .mrope import by_axes, check_axes, section_axes
 from .rope_options import check_tensors
-
-_TABLE_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def rope_table(
@@ -89,10 +87,7 @@ def rope_table(
             f"inv_freq must be float64 or float32 (fewer bits lose the position), "
             f"got {inv_freq.dtype}",
         )
-    if dtype not in _TABLE_DTYPES:
-        raise error(
-            TypeError, op, f"dtype must be float32, float64, bfloat16 or float16, got {dtype}"
-        )
+    check_dtype(op, dtype)
     factor = number(op, "attention_factor", attention_factor)
     given = positions
     if isinstance(positions, Tensor):

@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..arguments import error, integer, number
+from ..arguments import check_dtype, error, integer, number
 from ..distributed import beside
 from .rope_options import check_tensors
 from .sinusoidal_autograd import sinusoidal_table
 
 _ops = torch.ops.posenc_ext
-_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class Convention(NamedTuple):
@@ -85,10 +84,7 @@ def frequencies_of(x: Tensor, dim: int, base: float, how: Convention) -> Tensor:
 def table_of(
     op: str, positions: Tensor, dim: int, base: float, how: Convention, dtype: Any
 ) -> Tensor:
-    if dtype not in _DTYPES:
-        raise error(
-            TypeError, op, f"dtype must be float32, float64, bfloat16 or float16, got {dtype}"
-        )
+    check_dtype(op, dtype)
     (frequencies,) = beside(positions, frequencies_of(positions, dim, base, how))
     flags = (how.interleaved, how.cos_first)
     return sinusoidal_table(positions, frequencies, dim, *flags, dtype)
