@@ -1,16 +1,15 @@
-"""RotaryPositionalEmbedding through casts, copies, checkpoints, threads, forks and compilers."""
+"""RotaryPositionalEmbedding through casts, copies, checkpoints, forks and compilers."""
 
 import copy
 import os
 import pickle
-import threading
 
 import pytest
 import torch
 from rope_cases import assert_bits, uniform
 from test_rotary_module import INV_FREQ, NTK, kept, make
 
-from posenc_ext import rope, rope_table
+from posenc_ext import rope_table
 
 
 def test_table_stays_exact_whatever_the_module_is_cast_to():
@@ -79,28 +78,6 @@ def test_copies_compute_the_same_without_carrying_tables():
         assert_bits(other(x), right)
     assert kept(copy.deepcopy(module)) == []
     assert size < 4000
-
-
-def test_threads():
-    module = make()
-    right = rope_table(1024, INV_FREQ)
-    x = torch.ones(1, 1024, 1, 32)
-    wanted = rope(x, *right)
-    wrong = []
-
-    def work(seed):
-        for n in torch.randint(
-            1, 1024, (20,), generator=torch.Generator().manual_seed(seed)
-        ).tolist():
-            if not torch.equal(module(x[:, :n]), wanted[:, :n]):
-                wrong.append(n)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not wrong
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

@@ -208,9 +208,11 @@ def patch(model_or_module: nn.Module | ModuleType, *, rounding: str = "once") ->
             prepared[module, name] = known
         else:
             prepared[module, name] = _Patched(original, form.replacement(original, rounding), swap)
+    # An interrupt between two of these lines leaves either ours with its record, or the original.
     for (module, name), patched in prepared.items():
-        setattr(module, name, patched.ours)
+        setattr(module, name, patched.original)
         _patched[module.__name__, name] = patched
+        setattr(module, name, patched.ours)
     return [patched.swap for patched in prepared.values()]
 
 
@@ -225,17 +227,19 @@ def unpatch(model_or_module: nn.Module | ModuleType) -> list[str]:
     restored = []
     for module, name, function in found:
         patched = _patched.get((module.__name__, name))
-        if patched is not None and function is not patched.ours:
+        if patched is not None and function not in (patched.ours, patched.original):
             raise error(
                 ValueError,
                 "unpatch",
                 f"{module.__name__}.{name} must be what patch put there, got {function!r}",
             )
-    for module, name, _ in found:
-        patched = _patched.pop((module.__name__, name), None)
+    for module, name, function in found:
+        patched = _patched.get((module.__name__, name))
         if patched is not None:
             setattr(module, name, patched.original)
-            restored.append(f"{module.__name__}.{name}")
+            del _patched[module.__name__, name]
+            if function is patched.ours:
+                restored.append(f"{module.__name__}.{name}")
     return restored
 
 
