@@ -3,9 +3,9 @@
 Fuzzes the row kernels between guard pages, plainly, under AddressSanitizer and UBSan, under
 valgrind and on an emulated CPU without AVX; calls the public functions with random right and wrong
 arguments; runs the suite on a sanitized build; imports the package on an emulated CPU without
-AVX2; and, on request, calls everything for minutes and watches the memory. Prints what was tried
-(calls of kernels, or tests), what was found, and what was skipped and why. Exits with 1 if anything
-was found.
+AVX2; and, on request, calls every op from eight threads for minutes and watches the memory. Prints
+what was tried (calls of kernels, or tests), what was found, and what was skipped and why. Exits
+with 1 if anything was found.
 """
 
 import argparse
@@ -13,11 +13,9 @@ import functools
 import os
 import platform
 import re
-import resource
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import sanitized
@@ -118,8 +116,9 @@ def random_calls(quick: bool) -> int:
     return pytest("tests/test_fuzz_errors.py", "tests/test_fuzz_results.py", **examples)
 
 
-def threads_and_forks(quick: bool) -> int:
-    return pytest("tests/test_package_known.py", "tests/test_rotary_module_life.py")
+def threads_forks_and_interrupts(quick: bool) -> int:
+    names = ("threads", "interrupts", "package_known", "rotary_module_life")
+    return pytest(*(f"tests/test_{name}.py" for name in names))
 
 
 def far_offsets(quick: bool) -> int:
@@ -153,31 +152,8 @@ def cuda_source_sanitized(quick: bool) -> int:
 
 
 def soak(minutes: float) -> int:
-    """Random calls for so long; the memory may not grow after the first tenth of the time."""
-    import torch
-
-    import posenc_ext
-
-    inv_freq = posenc_ext.rope_frequencies(64).inv_freq
-    start, count, settled = time.monotonic(), 0, 0
-    while time.monotonic() - start < 60 * minutes:
-        length = 16 + count * 37 % 240
-        cos, sin = posenc_ext.rope_table(length, inv_freq)
-        q = torch.randn(2, length, 4, 64, requires_grad=True)
-        y, _ = posenc_ext.apply_rope(q, None, cos, sin)
-        scores = torch.einsum("bqhd,bkhd->bhqk", y, y)
-        weights = posenc_ext.alibi_softmax(scores, posenc_ext.alibi_slopes(4), causal=True)
-        posenc_ext.add_sinusoidal(weights.sum() * y.flatten(2)).sum().backward()
-        try:
-            posenc_ext.rope(q, cos[:1], sin[:1])
-        except IndexError:
-            count += 1
-        if not settled and time.monotonic() - start > 6 * minutes:
-            settled = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - settled
-    if grown > 20_000:
-        raise RuntimeError(f"the peak memory grew by {grown} kB after it had settled")
-    return count
+    """Every op from eight threads for so long; soak.py says what is watched."""
+    return cases(run(sys.executable, "tests/harden/soak.py", minutes, PYTHONPATH=str(ROOT)))
 
 
 STEPS = (
@@ -188,7 +164,7 @@ STEPS = (
     package_without_avx2,
     instruction_sets,
     random_calls,
-    threads_and_forks,
+    threads_forks_and_interrupts,
     far_offsets,
     suite_sanitized,
     cuda_source_sanitized,
