@@ -86,7 +86,7 @@ struct AlibiExp<double> {
 };
 
 // exp(x) for x <= 0, within about 1 ulp; exactly 1 at 0, 0 where the result would be subnormal, NaN
-// at NaN.
+// at NaN: of a NaN, times_power would make a number of its payload, so x - x is added.
 template <class P, class A, class R>
 POSENC_INLINE R alibi_exp(R x) {
   using E = AlibiExp<A>;
@@ -96,5 +96,5 @@ POSENC_INLINE R alibi_exp(R x) {
   R p = P::fill(E::term(0));
   for (int i = 1; i < E::count; ++i) p = p * r + P::fill(E::term(i));
   p = p * (r * r) + r + P::fill(A(1));
-  return P::zero_below(x, P::fill(E::lowest), P::times_power(p, shifted));
+  return P::zero_below(x, P::fill(E::lowest), P::times_power(p, shifted) + (x - x));
 }

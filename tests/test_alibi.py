@@ -229,6 +229,25 @@ def test_nan_and_infinity(dtype, causal):
     assert not posenc_ext.alibi_softmax(scores, slopes, key_padding_mask=keep).any()
 
 
+@pytest.mark.parametrize("payload", [0x7FFFFF, 0x400001, 0x4001FE, 1], ids=hex)
+@pytest.mark.parametrize("length", [3, 16, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=name)
+def test_a_nan_of_any_bits_is_a_nan(dtype, length, payload):
+    """exp works on the bits of its argument; those of a float32 NaN on a GPU are all ones."""
+    infinity, whole = (
+        (0x7F800000, torch.int32) if dtype == torch.float32 else (2047 << 52, torch.int64)
+    )
+    nan = torch.tensor([infinity | payload], dtype=whole).view(dtype)
+    assert nan.isnan()
+    for at in range(length):
+        scores = scores_of((2, length), dtype)
+        scores[1, :, 1, at] = nan
+        y = posenc_ext.alibi_softmax(scores, slopes_of(dtype=dtype))
+        assert y[1, :, 1].isnan().all()
+        y[1, :, 1] = 0
+        assert not y.isnan().any()
+
+
 @pytest.mark.parametrize("scale", [0.0, -1.5, 1, 1e-3, 7.0])
 def test_scale(scale):
     scores, slopes = scores_of((6, 19), F64), slopes_of(dtype=F64)
