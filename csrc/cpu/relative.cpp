@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "checks.h"
 #include "cpu/huge_pages.h"
 #include "cpu/parallel.h"
 #include "cpu/relative_runs.h"
@@ -49,6 +50,17 @@ class Rows {
   std::unique_ptr<T[]> copy_;
 };
 
+// The index in int64, its entries from -1 to size - 1.
+Tensor read_index(const char* op, const Tensor& index, int64_t size) {
+  const Tensor read = index.to(at::kLong).contiguous();
+  const int64_t* t = read.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < read.numel(); ++i) {
+    POSENC_CHECK_INDEX(-1 <= t[i] && t[i] < size, op, "index must be from -1 to T - 1 = ", size - 1,
+                       ", got ", t[i], " at entry ", i);
+  }
+  return read;
+}
+
 // body(rows, first row, end) for parts of the rows, with `width` elements to write in each.
 template <class Body>
 void for_rows(const Tensor& out, int64_t width, const Body& body) {
@@ -87,7 +99,8 @@ void scatter(const Tensor& y, const RelativeRuns& runs, const Tensor& out) {
 
 Tensor relative_gather(const Tensor& x, const Tensor& index, int64_t k_len) {
   const auto sizes = check_relative_gather<int64_t>(x, index, k_len);
-  const RelativeRuns runs("relative_gather", index, x.size(-1), false);
+  const Tensor read = read_index("relative_gather", index, x.size(-1));
+  const RelativeRuns runs(read.const_data_ptr<int64_t>(), read.numel(), x.size(-1), false);
   const Tensor out = at::empty(sizes, x.options());
   if (out.numel() == 0) return out;
   if (x.size(-1) == 0) return out.zero_();
@@ -104,7 +117,8 @@ Tensor relative_gather(const Tensor& x, const Tensor& index, int64_t k_len) {
 
 Tensor relative_scatter(const Tensor& y, const Tensor& index, int64_t size) {
   const auto sizes = check_relative_scatter<int64_t>(y, index, size);
-  const RelativeRuns runs("relative_scatter", index, size, true);
+  const Tensor read = read_index("relative_scatter", index, size);
+  const RelativeRuns runs(read.const_data_ptr<int64_t>(), read.numel(), size, true);
   const Tensor out = at::empty(sizes, y.options());
   if (out.numel() == 0) return out;
   if (y.size(-1) == 0) return out.zero_();

@@ -1,36 +1,26 @@
-// An index of the relative ops, read, checked and cut into runs.
+// An index of the relative ops cut into runs.
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "checks.h"
 #include "cpu/relative_rows.h"
 
 namespace posenc {
 
 class RelativeRuns {
  public:
-  // Columns are below `size`. With `sums`, an up or down run has only columns that occur once.
-  RelativeRuns(const char* op, const at::Tensor& index, int64_t size, bool sums)
-      : index_(index.to(at::kLong).contiguous()) {
-    const int64_t* t = index_.const_data_ptr<int64_t>();
-    const int64_t n = index_.numel();
-    for (int64_t i = 0; i < n; ++i) {
-      POSENC_CHECK_INDEX(-1 <= t[i] && t[i] < size, op,
-                         "index must be from -1 to T - 1 = ", size - 1, ", got ", t[i],
-                         " at entry ", i);
-    }
-    if (sums) find_sums(t, n, size);
-    for (int64_t i = 0; i < n;) i = append(t, i, n);
+  // index: n columns from -1 to size - 1, which must outlive this. With `sums`, an up or down run
+  // has only columns that occur once.
+  RelativeRuns(const int64_t* index, int64_t n, int64_t size, bool sums) : index_(index) {
+    if (sums) find_sums(index, n, size);
+    for (int64_t i = 0; i < n;) i = append(index, i, n);
   }
 
   RelativeWindow window(int64_t first, int64_t keys) const {
     const auto run = std::upper_bound(runs_.begin(), runs_.end(), first,
                                       [](int64_t at, const RelativeRun& r) { return at < r.end; });
-    return {runs_.data() + (run - runs_.begin()), index_.const_data_ptr<int64_t>(), first, keys};
+    return {runs_.data() + (run - runs_.begin()), index_, first, keys};
   }
 
   RelativeSums sums() const {
@@ -78,7 +68,7 @@ class RelativeRuns {
     return end;
   }
 
-  at::Tensor index_;
+  const int64_t* index_;
   std::vector<RelativeRun> runs_;
   std::vector<int64_t> columns_, slot_;  // as in RelativeSums
 };

@@ -68,11 +68,13 @@ class Guarded {
   int64_t bytes_;
 };
 
-// Numbers of a dtype: most of them plain, some subnormal, infinite, NaN or any bits at all.
+// Numbers of a dtype: most of them plain, some 0 or -0, some of any bits at all.
 inline void randomise(Random& random, const Guarded& buffer, int64_t item, RopeDtype type) {
   for (int64_t at = 0; at + item <= buffer.bytes(); at += item) {
     uint64_t bits = random.bits();
-    if (!random.chance(16)) {  // the exponent of a number between 2^-8 and 2^8
+    if (random.chance(32)) {
+      bits &= uint64_t{0x80} << (8 * (item - 1));
+    } else if (!random.chance(16)) {  // the exponent of a number between 2^-8 and 2^8
       const double value = (random.unit() - 0.5) * static_cast<double>(1 << random.below(9));
       const float single = static_cast<float>(value);
       if (type == RopeDtype::f64) std::memcpy(&bits, &value, 8);

@@ -3,9 +3,10 @@
 //   rows CASES SEED
 //
 // Each case runs the plain kernel and then every instruction set of this machine, and compares all
-// bytes of the result. Buffers end, or begin, at a page that may not be touched, and what lies
-// between their elements is a canary. Prints a line for each kernel; exits with 1 at the first
-// difference, naming the case; a wild access ends it by a signal.
+// bytes of the result; the relative kernels, which are plain only, are compared with their formula.
+// Buffers end, or begin, at a page that may not be touched, and what lies between their elements is
+// a canary. Prints a line for each kernel; exits with 1 at the first difference, naming the case; a
+// wild access ends it by a signal.
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +21,13 @@
 #include "cpu/sinusoidal_rows.h"
 
 using namespace posenc;
+
+namespace posenc {
+
+bool relative_gather_case(Random& random);  // relative_rows.cpp
+bool relative_scatter_case(Random& random);
+
+}  // namespace posenc
 
 namespace {
 
@@ -222,7 +230,9 @@ int main(int count, char** arguments) {
                  {"rope_table_grad", rope_grad_case},
                  {"rope_table", rope_table_case},
                  {"add_sinusoidal", sinusoidal_case},
-                 {"alibi", alibi_case}};
+                 {"alibi", alibi_case},
+                 {"relative_gather", relative_gather_case},
+                 {"relative_scatter", relative_scatter_case}};
   static const char* const names[] = {"plain", "avx2", "avx512"};
   std::printf("instruction sets:");
   for (const Isa isa : instruction_sets()) std::printf(" %s", names[static_cast<int>(isa)]);
@@ -231,7 +241,7 @@ int main(int count, char** arguments) {
     for (int64_t i = 0; i < cases; ++i) {
       Random random{seed + static_cast<uint64_t>(i)};
       if (!kernel.run(random)) {
-        std::printf("%s: instruction sets differ in case %" PRIu64 "\n", kernel.name,
+        std::printf("%s: results differ in case %" PRIu64 "\n", kernel.name,
                     seed + static_cast<uint64_t>(i));
         return 1;
       }

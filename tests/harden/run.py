@@ -22,7 +22,7 @@ import sanitized
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/harden"
-SOURCES = ["tests/harden/rows.cpp"] + [
+SOURCES = ["tests/harden/rows.cpp", "tests/harden/relative_rows.cpp"] + [
     f"csrc/cpu/{op}_rows.cpp" for op in ("rope", "rope_table", "sinusoidal", "alibi")
 ]
 FLAGS = ["-std=c++20", "-O2", "-g", "-ffp-contract=off", "-fno-tree-slp-vectorize", "-Icsrc"]
