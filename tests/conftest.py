@@ -24,6 +24,7 @@ ONCE = (
     "test_distributed",
     "test_examples",
     "test_fuzz",
+    "test_interrupts",
     "test_known_failures",
     "test_package_known",
     "test_plot",
@@ -33,6 +34,7 @@ ONCE = (
     "test_rotary_configs",
     "test_rotary_transformers",
     "test_systems",
+    "test_threads",
 )
 FAIL_WITHOUT_CUDA = os.environ.get("FAIL_WITHOUT_CUDA", "0") not in ("", "0")
 
