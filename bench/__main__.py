@@ -16,7 +16,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from . import bench_alibi, bench_rope, bench_rope_peers, bench_rope_table, bench_sinusoidal
+from . import (
+    bench_alibi,
+    bench_relative,
+    bench_rope,
+    bench_rope_peers,
+    bench_rope_table,
+    bench_sinusoidal,
+)
 from .common import (
     Row,
     Settings,
@@ -43,6 +50,9 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "alibi.bias": bench_alibi.bias,
     "alibi.softmax": bench_alibi.softmax,
     "alibi.prepared": bench_alibi.added,
+    "relative.shift": bench_relative.shift,
+    "relative.bias": bench_relative.bias,
+    "relative.gather": bench_relative.gather,
 }
 
 # Rows whose limit allocates too, and the settings they run under, each in a process of its own.
