@@ -168,6 +168,7 @@ def test_autocast_never_touches_tables():
             assert_bits(a, b)
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning")  # of some versions
 def test_profilers_see_the_ops_and_their_memory():
     x, (cos, sin) = uniform((2, 64, 4, 8)), table(4)
     leaf = uniform((2, 3, 4, 5)).requires_grad_()
