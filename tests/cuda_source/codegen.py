@@ -2,8 +2,9 @@
 
 Compiles csrc/cuda/*_kernels.cu for each architecture of setup.py that the toolkit knows. Fails when
 a kernel spills, uses local memory, contracts to FMA, or when an aligned kernel lacks 16-byte loads
-or stores of global memory. Prints registers, shared memory and occupancy. --write puts that table
-into docs/cuda.md; without it, the table there must be what this toolkit gives. Needs nvcc, no GPU.
+or stores of global memory or splits such stores. Prints registers, shared memory and occupancy.
+--write puts that table into docs/cuda.md; without it, the table there must be what this toolkit
+gives. Needs nvcc, no GPU.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/cuda.md"
 MARKS = "<!-- codegen -->\n", "<!-- /codegen -->\n"
-FLAGS = ["-std=c++20", "-O3", "--fmad=false", f"-I{ROOT}/csrc"]
+FLAGS = ["-std=c++20", "-O3", "--fmad=false"]
 THREADS = 256  # kThreads in csrc/cuda/device.cuh
 
 # Threads, blocks and KB of shared memory of a multiprocessor; registers are 64 K everywhere.
@@ -34,6 +35,9 @@ LIMITS = {
 }
 WIDE_LOAD = r"ld\.global(\.\w+)*\.v(4\.[bufs]+32|2\.[bufs]+64)"
 WIDE_STORE = r"st\.global(\.\w+)*\.v(4\.[bufs]+32|2\.[bufs]+64)"
+# Parts of 16 bytes: of any type, and of elements of 2 bytes.
+SPLIT_STORE = r"st\.global(\.\w+)*\.(v2\.[bufs]+(16|32)|v4\.[bufs]+16)\b"
+SPLIT_STORE_OF_HALVES = SPLIT_STORE + r"|st\.global(?!\.v4)(\.\w+)*\.[bus]32\b"
 
 
 def constant(name):
@@ -77,7 +81,8 @@ def resources(source, arch, folder):
     """{kernel: (registers, shared bytes)} of one file on one architecture, and what is wrong."""
     sm = arch.replace(".", "")
     out = folder / f"{source.stem}.{sm}.cubin"
-    text = run("nvcc", *FLAGS, f"-arch=sm_{sm}", "-Xptxas", "-v", "-cubin", "-o", out, source)
+    options = [*FLAGS, f"-I{source.parents[1]}", f"-arch=sm_{sm}", "-Xptxas", "-v", "-cubin"]
+    text = run("nvcc", *options, "-o", out, source)
     found, faults = {}, []
     for part in text.split("Compiling entry function '")[1:]:
         kernel = part.split("'")[0]
@@ -95,7 +100,7 @@ def resources(source, arch, folder):
 def wide_access(source, folder):
     """What is wrong with the PTX of one file."""
     out = folder / f"{source.stem}.ptx"
-    run("nvcc", *FLAGS, "-arch=compute_80", "-ptx", "-o", out, source)
+    run("nvcc", *FLAGS, f"-I{source.parents[1]}", "-arch=compute_80", "-ptx", "-o", out, source)
     faults = []
     bodies = dict(re.findall(r"\.entry (\w+)\((.*?)\n\}", out.read_text(), re.DOTALL))
     names = demangled(list(bodies))
@@ -106,8 +111,13 @@ def wide_access(source, folder):
             faults.append(f"{names[kernel]}: has local memory in PTX")
         loads = bool(re.search(WIDE_LOAD, body)) or bool(re.match(ONLY_STORES, names[kernel]))
         stores = bool(re.search(WIDE_STORE, body)) or bool(re.match(ONLY_LOADS, names[kernel]))
-        if is_aligned(names[kernel]) and not (loads and stores):
+        if not is_aligned(names[kernel]):
+            continue
+        if not (loads and stores):
             faults.append(f"{names[kernel]}: lacks 16-byte loads or stores")
+        split = SPLIT_STORE_OF_HALVES if "f16" in names[kernel] else SPLIT_STORE
+        if re.search(split, body) and not re.match(ONLY_LOADS, names[kernel]):
+            faults.append(f"{names[kernel]}: splits 16-byte stores")
     return faults
 
 
@@ -143,11 +153,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("archs", nargs="*")
     parser.add_argument("--write", action="store_true", help="put the table into docs/cuda.md")
+    parser.add_argument("--csrc", type=Path, default=ROOT / "csrc", help="whose kernels")
     options = parser.parse_args()
     known = run("nvcc", "--list-gpu-arch").split()
     all_archs = [a for a in constant("CUDA_ARCHS") if f"compute_{a.replace('.', '')}" in known]
     archs = options.archs or all_archs
-    sources = sorted((ROOT / "csrc/cuda").glob("*_kernels.cu"))
+    sources = sorted((options.csrc / "cuda").glob("*_kernels.cu"))
     jobs = int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
     by_arch, faults = {arch: {} for arch in archs}, []
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(jobs) as pool:

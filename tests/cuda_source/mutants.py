@@ -1,6 +1,6 @@
 """Faults put into a copy of the kernels, each of which the tests must notice: `make cuda-mutants`.
 
-Each mutant is compiled for the CPU as `make cuda` does, and the tests named must fail.
+Each mutant is compiled as `make cuda` does, for the CPU or by nvcc, and what is named must fail.
 """
 
 import os
@@ -17,7 +17,7 @@ import torch
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-# file, what stands there, what takes its place, tests that must fail
+# file, what stands there, what takes its place, what must fail
 MUTANTS = [
     ("rope_tile.cuh", "half + pair", "half + pair + 1", "test_rope_source.py"),  # index off by one
     ("rope_tile.cuh", "if (id >= tile.units())", "if (id > tile.units())", "test_rope_source.py"),
@@ -79,6 +79,20 @@ MUTANTS = [
     ("relative_kernels.cu", "column < columns)", "true)", "test_relative_source.py"),
     ("relative_kernels.cu", "int64_t offset = 0", "float offset = 0", "test_relative_source.py"),
     ("relative_kernels.cu", "column < call.columns;", "true;", "test_relative_source.py"),
+    # What only the code shows: split stores, spilled registers, an FMA.
+    ("device.cuh", "#ifdef __CUDA_ARCH__", "#ifdef POSENC_NEVER", "codegen.py"),
+    (
+        "relative_kernels.cu",
+        "(kThreads, 3)\n    relative_scatter",
+        "(kThreads, 8)\n    relative_scatter",
+        "codegen.py",
+    ),
+    (
+        "relative_kernels.cu",
+        "own[column * kParts] += value",
+        "own[column * kParts] = fma(value, A(1), own[column * kParts])",
+        "codegen.py",
+    ),
 ]
 
 
@@ -125,16 +139,17 @@ def survives(library: Path, file: str, old: str, new: str, tests: str) -> bool:
         if old not in source:
             sys.exit(f"{file} has no {old!r} any more: renew the mutant")
         path.write_text(source.replace(old, new, 1))
-        mutant = compile_mutant(folder, library, file)
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-x", HERE / tests],
-            cwd=ROOT,
-            env=os.environ | {"POSENC_CUDA_SOURCE": str(mutant)},
-            capture_output=True,
-            text=True,
-        )
+        env = os.environ | {}
+        if tests == "codegen.py":
+            env.pop("LD_PRELOAD", None)
+            command = [sys.executable, HERE / tests, "--csrc", folder / "csrc", "8.0"]
+        else:
+            env["POSENC_CUDA_SOURCE"] = str(compile_mutant(folder, library, file))
+            command = [sys.executable, "-m", "pytest", "-q", "-x", HERE / tests]
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     ends = re.findall(
-        r"^FAILED.*|ERROR: AddressSanitizer: [\w-]+|runtime error: .*",
+        r"^FAILED.*|ERROR: AddressSanitizer: [\w-]+|runtime error: .*|.* lacks 16-byte .*"
+        r"|.* splits 16-byte .*|.* uses local memory.*|.* contracts to FMA",
         done.stdout + done.stderr,
         re.MULTILINE,
     )
