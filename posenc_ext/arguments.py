@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+LARGEST = 2**48  # of sizes that are added and multiplied: no sum or product leaves 64 bits
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -45,10 +46,12 @@ def integer(op: str, name: str, value: Any, kind: str = "an int") -> int:
     return result
 
 
-def at_least(op: str, name: str, value: Any, least: int) -> int:
+def at_least(op: str, name: str, value: Any, least: int, most: int | None = None) -> int:
     value = integer(op, name, value)
     if value < least:
         raise error(ValueError, op, f"{name} must be at least {least}, got {value}")
+    if most is not None and value > most:
+        raise error(ValueError, op, f"{name} must be at most {most}, got {value}")
     return value
 
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from .arguments import error, integer, number
 from .model_types import HALF, INTERLEAVED
 from .ops.mrope import mrope_axes
+from .ops.rope_options import check_flags
 
 OP = "RotaryPositionalEmbedding.from_config"
 MROPE_INTERLEAVED = ("qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe", "qwen3_omni_moe")
@@ -55,6 +56,8 @@ def rotary_arguments(
     if config is None or isinstance(config, (str, bytes, int, float, list, tuple)):
         got = type(config).__name__
         raise error(TypeError, OP, f"config must be a config object or a dict, got {got}")
+    if interleaved is not None:
+        check_flags(OP, interleaved=interleaved)
     text = _get(config, "text_config")
     config = config if text is None else text
     model_type = str(_get(config, "model_type") or "").removesuffix("_text")

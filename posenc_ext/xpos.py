@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import error, integer, number
+from .arguments import check_dtype, error, integer, number
 from .ops.rope_table import rope_table
 
 # The largest scale in a table, as a logarithm: that of q times that of k times any activation stays
@@ -105,6 +105,7 @@ def xpos_table(
     base = number(op, "scale_base", scale_base)
     if base <= 0:
         raise error(ValueError, op, f"scale_base must be positive, got {base}")
+    check_dtype(op, dtype)
     cos, sin = rope_table(positions, inv_freq, dtype=torch.float64, device=device)
     decay = 0.0
     if zeta is None:

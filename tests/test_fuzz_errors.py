@@ -4,17 +4,17 @@ A call that is right is spoilt in one or two arguments. POSENC_FUZZ_EXAMPLES set
 each function are tried; the default is the same calls in every run.
 """
 
+import inspect
 import os
 import re
 import warnings
 
 import pytest
 import torch
+from fuzz_calls import CALLS, LEFT_TO_TORCH, MODULES, NOT_TRIED, public
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from rope_cases import table, uniform
-
-import posenc_ext
+from rope_cases import uniform
 
 EXAMPLES = int(os.environ.get("POSENC_FUZZ_EXAMPLES", "60"))
 many = settings(
@@ -81,63 +81,19 @@ def tensors():
 
 
 JUNK = st.sampled_from([*PLAIN, *tensors()])
-COS, SIN = table(8)
-Q, K = uniform((2, 5, 3, 16)), uniform((2, 5, 1, 16), seed=1)
-SCORES = uniform((2, 4, 5, 7))
-ROPE = {
-    "cos": COS,
-    "sin": SIN,
-    "layout": "bshd",
-    "positions": None,
-    "offset": 0,
-    "cu_seqlens": None,
-    "interleaved": False,
-    "inverse": False,
-    "inplace": False,
-}
-SLOPES = posenc_ext.alibi_slopes(4)
-INV_FREQ = posenc_ext.rope_frequencies(16).inv_freq
-RULE = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
-CALLS = {
-    "rope": {"x": Q, **ROPE, "out": None},
-    "apply_rope": {"q": Q, "k": K, **ROPE},
-    "rope_frequencies": {
-        "dim": 16, "base": 10000.0, "scaling": RULE, "seq_len": 64, "precision": "exact",
-    },
-    "rope_table": {
-        "positions": torch.arange(5), "inv_freq": INV_FREQ, "attention_factor": 1.0,
-        "sections": None, "dtype": torch.float32, "precision": "exact",
-    },
-    "mrope_axes": {"sections": [2, 3, 3], "order": "chunked"},
-    "mrope_position_ids": {"segments": [2, (1, 4, 4)], "spatial_merge_size": 2},
-    "axial_rope_table": {
-        "height": 2, "width": 3, "dim": 8, "variant": "pixtral", "base": None, "merge_size": 1,
-        "before": 0, "after": 0, "dtype": torch.float32, "precision": "exact",
-    },
-    "xpos_table": {"positions": torch.arange(5), "inv_freq": INV_FREQ, "centre": 2},
-    "interleaved_to_half": {"w": Q, "rotary_dim": 8},
-    "half_to_interleaved": {"w": Q, "rotary_dim": 8},
-    "sinusoidal_table": {
-        "positions": 5, "dim": 8, "base": 10000.0, "convention": "interleaved",
-        "dtype": torch.float32,
-    },
-    "sinusoidal_table_2d": {"height": 2, "width": 3, "dim": 8},
-    "timestep_embedding": {"timesteps": torch.arange(3.0), "dim": 8},
-    "add_sinusoidal": {
-        "x": uniform((2, 5, 8)), "offset": 0, "scale": 1.0, "base": 10000.0,
-        "convention": "interleaved",
-    },
-    "alibi_slopes": {"num_heads": 4, "max_bias": 8.0, "dtype": torch.float32},
-    "alibi_bias": {
-        "slopes": SLOPES, "q_len": 5, "k_len": 7, "causal": False, "dtype": torch.float32,
-    },
-    "alibi_row_bias": {"slopes": SLOPES, "k_len": 5},
-    "add_alibi": {"scores": SCORES, "slopes": SLOPES, "causal": False, "inplace": False},
-    "alibi_softmax": {"scores": SCORES, "slopes": SLOPES, "scale": 1.0, "causal": True},
-}  # fmt: skip
 ALLOWED = (TypeError, ValueError, IndexError, NotImplementedError)
 # torch's own words for a size that no memory holds.
 NO_MEMORY = ".*(allocate memory|Storage size calculation overflowed|Invalid size|too large)"
+RETURN_NOTHING = ("RotaryPositionalEmbedding.reserve", "compat.vllm.rotary_embedding")
+
+
+def test_every_public_callable_is_tried_with_every_argument():
+    found = public()
+    assert not set(NOT_TRIED) & set(CALLS)
+    assert set(CALLS) | set(NOT_TRIED) == set(found)
+    for name, (_, right) in CALLS.items():
+        known = set(inspect.signature(found[name]).parameters) - {"self"} - LEFT_TO_TORCH
+        assert set(right) == (known - {"dtype"} if name in MODULES else known), name
 
 
 def snapshot(call):
@@ -160,9 +116,10 @@ def refusal(op, call):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what torch says of conj views, not ours
-            assert getattr(posenc_ext, op)(**call) is not None
+            result = CALLS[op][0](**call)
     except (*ALLOWED, RuntimeError) as error:
         return error
+    assert result is not None or op in RETURN_NOTHING
     return None
 
 
@@ -173,7 +130,7 @@ def check_call(op, call):
     if error is None:
         return None
     text = str(error)
-    form = r"posenc_ext\.\w+: .+ (must|needs|is|are) .+"
+    form = r"posenc_ext\.[\w.]+: .+ (must|needs|is|are) .+"
     assert re.match(form if isinstance(error, ALLOWED) else NO_MEMORY, text), text
     assert "\n" not in text, text
     for t, values, version in before:
@@ -184,7 +141,7 @@ def check_call(op, call):
 
 @pytest.mark.parametrize("op", CALLS)
 def test_the_call_itself_is_right(op):
-    assert check_call(op, dict(CALLS[op])) is None
+    assert check_call(op, dict(CALLS[op][1])) is None
 
 
 @pytest.mark.parametrize("op", CALLS)
@@ -195,7 +152,7 @@ def test_spoilt_arguments(op):
     @given(st.data())
     def run(data):
         nonlocal refused
-        call = dict(CALLS[op])
+        call = dict(CALLS[op][1])
         for key, value in call.items():
             if isinstance(value, torch.Tensor):
                 call[key] = value.clone()

@@ -265,7 +265,9 @@ def test_meta_tensors_give_the_same_text(case):
 
 
 def test_rel_shift_refuses_integers():
-    with pytest.raises(TypeError, match=r"posenc_ext.rel_shift: x must be float32, .+, got .*int64"):
+    with pytest.raises(
+        TypeError, match=r"posenc_ext.rel_shift: x must be float32, .+, got .*int64"
+    ):
         posenc_ext.rel_shift(torch.ones(2, 4, 4, dtype=I64))
 
 

@@ -100,10 +100,10 @@ void scatter(const Tensor& y, const RelativeRuns& runs, const Tensor& out) {
 Tensor relative_gather(const Tensor& x, const Tensor& index, int64_t k_len) {
   const auto sizes = check_relative_gather<int64_t>(x, index, k_len);
   const Tensor read = read_index("relative_gather", index, x.size(-1));
-  const RelativeRuns runs(read.const_data_ptr<int64_t>(), read.numel(), x.size(-1), false);
   const Tensor out = at::empty(sizes, x.options());
   if (out.numel() == 0) return out;
   if (x.size(-1) == 0) return out.zero_();
+  const RelativeRuns runs(read.const_data_ptr<int64_t>(), read.numel(), x.size(-1), false);
   prefer_huge_pages(out);
   if (x.element_size() == 2) {
     gather<uint16_t>(x, runs, out);
@@ -118,10 +118,10 @@ Tensor relative_gather(const Tensor& x, const Tensor& index, int64_t k_len) {
 Tensor relative_scatter(const Tensor& y, const Tensor& index, int64_t size) {
   const auto sizes = check_relative_scatter<int64_t>(y, index, size);
   const Tensor read = read_index("relative_scatter", index, size);
-  const RelativeRuns runs(read.const_data_ptr<int64_t>(), read.numel(), size, true);
-  const Tensor out = at::empty(sizes, y.options());
+  const Tensor out = at::empty(sizes, y.options());  // before anything else that is so large
   if (out.numel() == 0) return out;
   if (y.size(-1) == 0) return out.zero_();
+  const RelativeRuns runs(read.const_data_ptr<int64_t>(), read.numel(), size, true);
   prefer_huge_pages(out);
   if (y.scalar_type() == at::kDouble) {
     scatter<double>(y, runs, out);

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..arguments import error
 from ..ops.rope import apply_rope
 from ..ops.rope_frequencies import rope_frequencies
-from ..ops.rope_options import check_tensors
+from ..ops.rope_options import check_flags, check_tensors
 from ..ops.rope_table import rope_table
 
 SCALED = {
@@ -43,6 +43,7 @@ def precompute_freqs_cis(
     Raises:
         TypeError, ValueError: as :func:`posenc_ext.rope_frequencies`.
     """
+    check_flags("precompute_freqs_cis", use_scaled=use_scaled)
     scaling = SCALED if use_scaled else None
     inv_freq = rope_frequencies(dim, theta, scaling, precision=precision).inv_freq
     return torch.complex(*rope_table(end, inv_freq, precision=precision))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..arguments import error, integer
 from ..ops.rope import apply_rope, rope
-from ..ops.rope_options import check_tensors
+from ..ops.rope_options import check_flags, check_tensors
 from .tables import readable
 
 
@@ -47,6 +47,7 @@ def rotary_embedding(
     """
     op = "rotary_embedding"
     check_tensors(op, positions=positions, query=query, cos_sin_cache=cos_sin_cache)
+    check_flags(op, is_neox=is_neox, inverse=inverse)
     if key is not None:
         check_tensors(op, key=key)
     size, first = (

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..arguments import at_least, probability
 from ..ops.alibi import alibi_bias, alibi_slopes, alibi_softmax
+from ..ops.rope_options import check_flags
 from .attention import (
     Cache,
     check_call,
@@ -70,6 +71,7 @@ class ALiBiAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.d_model, self.num_heads = head_sizes(_OP, d_model, num_heads)
+        check_flags(_OP, causal=causal, bias=bias, learn_slopes=learn_slopes)
         self.query_block = (
             None if query_block is None else at_least(_OP, "query_block", query_block, 1)
         )
@@ -100,6 +102,7 @@ class ALiBiAttention(nn.Module):
             use_cache: return ``(y, cache)``, the cache being `past` for the next call.
         """
         check_call(_OP, x, (self.d_model, self.num_heads), key_padding_mask, None, past)
+        check_flags(_OP, use_cache=use_cache)
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         k, v = extend(_OP, past, k, v)
         attend = self._fused if self.query_block is None else self._in_blocks

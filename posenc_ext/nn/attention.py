@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import at_least, error
+from ..arguments import LARGEST, at_least, error
 from ..ops.alibi import alibi_softmax
+from ..ops.rope_options import check_tensors
 
 Cache = tuple[Tensor, Tensor]  # keys and values so far, [B, H, K, D] each
 
@@ -60,7 +61,7 @@ def extend(op: str, past: Cache | None, k: Tensor, v: Tensor) -> Cache:
 
 
 def head_sizes(op: str, d_model: Any, num_heads: Any) -> tuple[int, int]:
-    d_model = at_least(op, "d_model", d_model, 1)
+    d_model = at_least(op, "d_model", d_model, 1, LARGEST)
     num_heads = at_least(op, "num_heads", num_heads, 1)
     if d_model % num_heads:
         raise error(
@@ -91,8 +92,7 @@ def check_call(
 
 
 def check_tensor(op: str, name: str, value: Any) -> None:
-    if not isinstance(value, Tensor):
-        raise error(TypeError, op, f"{name} must be a tensor, got {type(value).__name__}")
+    check_tensors(op, **{name: value})
 
 
 def check_floating(op: str, name: str, x: Any, axes: str, last: int | None = None) -> None:

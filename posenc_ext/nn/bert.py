@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..arguments import at_least, error, probability
 from ..ops.relative import relative_gather
 from ..ops.relative_index import bert_relative_index
+from ..ops.rope_options import check_flags
 from .attention import (
     attention_weights,
     check_call,
@@ -67,6 +68,7 @@ class BertRelativeAttention(nn.Module):
         super().__init__()
         op = "BertRelativeAttention"
         self.d_model, self.num_heads = head_sizes(op, d_model, num_heads)
+        check_flags(op, causal=causal, bias=bias, out_proj=out_proj)
         self.max_positions = at_least(op, "max_positions", max_positions, 1)
         self.dropout = probability(op, dropout)
         if form not in FORMS:
@@ -98,6 +100,7 @@ class BertRelativeAttention(nn.Module):
         """
         op, heads = "BertRelativeAttention", self.num_heads
         length = check_call(op, x, (self.d_model, heads), key_padding_mask, attn_mask)
+        check_flags(op, need_weights=need_weights)
         if length > self.max_positions:
             raise error(
                 ValueError,

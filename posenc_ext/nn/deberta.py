@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..arguments import at_least, error, probability
 from ..ops.relative import relative_gather
 from ..ops.relative_index import deberta_relative_index
+from ..ops.rope_options import check_flags
 from .attention import (
     attention_weights,
     check_call,
@@ -84,6 +85,8 @@ class DebertaDisentangledAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.d_model, self.num_heads = head_sizes(_OP, d_model, num_heads)
+        check_flags(_OP, share_att_key=share_att_key, shared_table=shared_table, causal=causal)
+        check_flags(_OP, norm_rel_ebd=norm_rel_ebd, out_proj=out_proj)
         self.max_relative_positions = at_least(
             _OP, "max_relative_positions", max_relative_positions, 1
         )
@@ -127,6 +130,7 @@ class DebertaDisentangledAttention(nn.Module):
         """
         heads = self.num_heads
         length = check_call(_OP, x, (self.d_model, heads), key_padding_mask, attn_mask)
+        check_flags(_OP, need_weights=need_weights)
         table = self._table(rel_embeddings)
         q, k, v = (
             split_heads(f(x), heads) for f in (self.query_proj, self.key_proj, self.value_proj)

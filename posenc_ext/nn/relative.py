@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..arguments import at_least, error, integer, probability
+from ..arguments import LARGEST, at_least, error, integer, probability
 from ..ops.relative import relative_gather, relative_scatter
 from ..ops.relative_index import clipped_relative_index
+from ..ops.rope_options import check_flags
 from .attention import (
     Cache,
     attention_weights,
@@ -58,8 +59,8 @@ class RelativePositionalEmbedding(nn.Module):
         super().__init__()
         op = "RelativePositionalEmbedding"
         self.dim = at_least(op, "dim", dim, 1)
-        self.left = at_least(op, "left", left, 0)
-        self.right = self.left if right is None else at_least(op, "right", right, 0)
+        self.left = at_least(op, "left", left, 0, LARGEST)
+        self.right = self.left if right is None else at_least(op, "right", right, 0, LARGEST)
         rows = self.left + self.right + 1
         self.weight = nn.Parameter(torch.empty(rows, self.dim, device=device, dtype=dtype))
         self.reset_parameters()
@@ -79,6 +80,7 @@ class RelativePositionalEmbedding(nn.Module):
         """
         op = "RelativePositionalEmbedding"
         check_floating(op, "q", q, "[..., Q, D]", self.dim)
+        self._check_dtype("q", q)
         q_len = q.shape[-2]
         k_len = q_len if k_len is None else integer(op, "k_len", k_len)
         if k_len < q_len:
@@ -97,12 +99,18 @@ class RelativePositionalEmbedding(nn.Module):
         """
         op = "RelativePositionalEmbedding"
         check_floating(op, "weights", weights, "[..., Q, K]")
+        self._check_dtype("weights", weights)
         if weights.shape[-1] < weights.shape[-2]:
             raise error(
                 ValueError, op, f"weights must have at least Q keys, got {list(weights.shape)}"
             )
         weight, index = self._used(*weights.shape[-2:])
         return relative_scatter(weights, index, weight.shape[0]) @ weight
+
+    def _check_dtype(self, name: str, x: Tensor) -> None:
+        if x.dtype != self.weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            text = f"{name} must have the dtype of weight, {self.weight.dtype}, got {x.dtype}"
+            raise error(TypeError, "RelativePositionalEmbedding", text)
 
     def _used(self, q_len: int, k_len: int) -> tuple[Tensor, Tensor]:
         """The rows that these lengths can reach, and the index into them, [Q + K - 1]."""
@@ -163,6 +171,7 @@ class RelativeSelfAttention(nn.Module):
         op = "RelativeSelfAttention"
         self.d_model, self.num_heads = head_sizes(op, d_model, num_heads)
         self.dropout = probability(op, dropout)
+        check_flags(op, values=values, causal=causal, bias=bias)
         self.causal = bool(causal)
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.linear_q = nn.Linear(d_model, d_model, bias=bias, **where)
@@ -201,6 +210,7 @@ class RelativeSelfAttention(nn.Module):
         """
         op, heads = "RelativeSelfAttention", self.num_heads
         keys = check_call(op, x, (self.d_model, heads), key_padding_mask, attn_mask, past)
+        check_flags(op, use_cache=use_cache, need_weights=need_weights)
         q, k, v = (split_heads(f(x), heads) for f in (self.linear_q, self.linear_k, self.linear_v))
         k, v = extend(op, past, k, v)
         scores = q @ k.mT + self.distance_embedding(q, keys)

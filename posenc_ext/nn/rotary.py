@@ -14,6 +14,7 @@ from ..frequencies import RopeFrequencies, Rule
 from ..ops.mrope import by_axes, check_axes, section_axes
 from ..ops.rope import apply_rope, rope
 from ..ops.rope_frequencies import DEFAULT_BASE
+from ..ops.rope_options import check_flags
 from ..ops.rope_table import rope_table
 from . import rotary_positions as tokens
 from .rotary_tables import RotaryTables
@@ -77,6 +78,7 @@ class RotaryPositionalEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         check_precision(OP, precision)
+        check_flags(OP, interleaved=interleaved)
         if layout not in LAYOUTS:
             raise error(ValueError, OP, f"layout must be one of {list(LAYOUTS)}, got {layout!r}")
         self.base, self.scaling, self.layer_type = base, scaling, layer_type
@@ -241,6 +243,7 @@ class RotaryPositionalEmbedding(nn.Module):
         """
         tokens.check_inputs(q, k, self.layout)
         offset, seq_len = tokens.offset_of(offset), tokens.length_of(seq_len)
+        tokens.check_boundaries(cu_seqlens, q.device)
         double = q.dtype == torch.float64
         size = q.shape[self._length_axis]
         if k is not None:

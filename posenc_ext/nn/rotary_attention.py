@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..arguments import at_least, error, integer, probability
 from ..ops.functions import forward_mode
+from ..ops.rope_options import check_flags
 from .attention import (
     Cache,
     attention_weights,
@@ -83,6 +84,7 @@ class RotaryAttention(nn.Module):
                 f"num_kv_heads must divide num_heads = {num_heads}, got {num_kv_heads}",
             )
         self.dropout = probability(_OP, dropout)
+        check_flags(_OP, causal=causal, rotate_values=rotate_values, bias=bias)
         self.causal, self.rotate_values = bool(causal), bool(rotate_values)
         self.rotary = _rotary(rotary, dim)
         if self.rotate_values and self.rotary is None:
@@ -125,6 +127,7 @@ class RotaryAttention(nn.Module):
         kv, dim = self.num_kv_heads, self.d_model // self.num_heads
         sizes = (self.d_model, self.num_heads)
         keys = check_call(_OP, x, sizes, key_padding_mask, attn_mask, past, kv)
+        check_flags(_OP, use_cache=use_cache, need_weights=need_weights)
         q, k, v = (f(x).unflatten(-1, (-1, dim)) for f in (self.q_proj, self.k_proj, self.v_proj))
         if self.rotary is not None:
             start = keys - x.shape[1] if offset is None else _offset(offset, x.shape[0])

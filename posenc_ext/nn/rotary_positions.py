@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import error, integer
+from ..ops.rope_options import check_tensors
 
 OP = "RotaryPositionalEmbedding"
 
@@ -77,6 +78,7 @@ def default_positions(
         raise error(
             TypeError, OP, f"offset must be an int or a tensor, got {type(offset).__name__}"
         )
+    _check_whole("offset", offset, device, (0, 1))
     count = torch.arange(size, device=device)
     offset = offset.to(device)
     if cu_seqlens is None:
@@ -84,6 +86,26 @@ def default_positions(
     starts = cu_seqlens.to(device)
     which = torch.searchsorted(starts, count.to(starts.dtype), right=True) - 1
     return count - starts[which] + (offset[which] if offset.dim() else offset)
+
+
+def check_boundaries(cu_seqlens: Any, device: torch.device) -> None:
+    if cu_seqlens is not None:
+        check_tensors(OP, cu_seqlens=cu_seqlens)
+        _check_whole("cu_seqlens", cu_seqlens, device, (1,))
+        if cu_seqlens.numel() == 0:
+            raise error(ValueError, OP, "cu_seqlens must have shape [N + 1], got [0]")
+
+
+def _check_whole(name: str, t: Tensor, device: torch.device, dims: tuple[int, ...]) -> None:
+    """As the op has it, which does not see this tensor, but positions made of it."""
+    check_tensors(OP, **{name: t})
+    if t.dtype not in (torch.int32, torch.int64):
+        raise error(TypeError, OP, f"{name} must be int32 or int64, got {t.dtype}")
+    if t.dim() not in dims:
+        shape = "[N + 1]" if name == "cu_seqlens" else "[] or [B]"
+        raise error(ValueError, OP, f"{name} must have shape {shape}, got {list(t.shape)}")
+    if t.is_meta and device.type != "meta":
+        raise error(ValueError, OP, f"{name} must hold values for q on {device}, got a meta tensor")
 
 
 def check_positions(positions: Any, size: int, offset: Any, cu_seqlens: Any) -> None:

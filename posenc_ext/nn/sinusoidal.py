@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_dtype, error, integer, number, probability
+from ..ops.rope_options import check_flags
 from ..ops.sinusoidal import add_sinusoidal, sinusoidal_table
 from ..ops.sinusoidal_options import base_of, convention_of
 
@@ -62,6 +63,7 @@ class SinusoidalPositionalEncoding(nn.Module):
         self.scale = number(_OP, "scale", scale)
         self.base = base_of(_OP, "base", base)
         self.convention = convention
+        check_flags(_OP, batch_first=batch_first)
         self.batch_first = bool(batch_first)
         self.padding_idx = None if padding_idx is None else _size("padding_idx", padding_idx)
         self.dropout = nn.Dropout(probability(_OP, dropout))
@@ -156,7 +158,8 @@ class SinusoidalPositionalEncoding(nn.Module):
         low = high = offset
         if isinstance(offset, Tensor):
             known = not torch.compiler.is_compiling() and offset.device.type == "cpu"
-            if not known or offset.numel() == 0:
+            whole = offset.dtype in (torch.int32, torch.int64) and offset.layout is torch.strided
+            if not known or not whole or offset.numel() == 0:  # add_sinusoidal refuses the others
                 return
             low, high = int(offset.min()), int(offset.max())
         low, high = integer(_OP, "offset", low), integer(_OP, "offset", high)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..arguments import at_least, error, probability
 from ..ops.relative import rel_shift
+from ..ops.rope_options import check_flags
 from ..ops.sinusoidal import sinusoidal_table
 from ..ops.sinusoidal_options import convention_of
 from .attention import (
@@ -75,6 +76,7 @@ class TransformerXLAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.d_model, self.num_heads = head_sizes(_OP, d_model, num_heads)
+        check_flags(_OP, causal=causal, bias=bias)
         self.dropout = probability(_OP, dropout)
         self.clamp_len = None if clamp_len is None else at_least(_OP, "clamp_len", clamp_len, 1)
         convention_of(_OP, convention)
@@ -121,6 +123,7 @@ class TransformerXLAttention(nn.Module):
             y ``[B, S, d_model]``, or ``(y, weights)``.
         """
         self._check(x, memory, key_padding_mask, attn_mask)
+        check_flags(_OP, need_weights=need_weights)
         heads, every = self.num_heads, x if memory is None else torch.cat([memory, x], 1)
         q = split_heads(self.linear_q(x), heads)
         k, v = split_heads(self.linear_k(every), heads), split_heads(self.linear_v(every), heads)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..arguments import at_least, error
-from .rope_options import check_tensors
+from .rope_options import check_flags, check_tensors
 
 
 def resize_position_grid(
@@ -46,6 +46,7 @@ def resize_position_grid(
     """
     op = "resize_position_grid"
     check_tensors(op, weight=weight)
+    check_flags(op, antialias=antialias)
     if not weight.is_floating_point():
         raise error(TypeError, op, f"weight must be a floating tensor, got {weight.dtype}")
     prefix = at_least(op, "prefix", prefix, 0)

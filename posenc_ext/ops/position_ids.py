@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import at_least, error, integer
+from ..arguments import LARGEST, at_least, error, integer
 from .functions import unwrapped
 from .rope_options import check_tensors
 
@@ -84,7 +84,8 @@ def attention_mask_positions(
     """
     op = "attention_mask_positions"
     check_ids(op, "attention_mask", attention_mask, (torch.bool, *INTEGERS))
-    first, past = integer(op, "first", first), at_least(op, "past", past, 0)
+    first = at_least(op, "first", first, -LARGEST, LARGEST)
+    past = at_least(op, "past", past, 0)
     length = attention_mask.shape[-1]
     if past > length:
         raise error(ValueError, op, f"past must be at most S = {length}, got {past}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..arguments import at_least, error
+from ..arguments import LARGEST, at_least, error
 from .relative_buckets import deberta_bucket, t5_bucket, t5_rule
 
 Device = torch.device | str | None
@@ -126,5 +126,7 @@ def _distances(op: str, q_len: int, k_len: int | None, device: Device) -> Tensor
     """Key minus query, 1 - K .. Q - 1."""
     q_len = at_least(op, "q_len", q_len, 0)
     k_len = q_len if k_len is None else at_least(op, "k_len", k_len, 0)
+    if not torch.compiler.is_compiling():
+        at_least(op, "q_len and k_len together", q_len + k_len, 0, LARGEST)
     count = q_len + k_len - 1 if q_len + k_len else 0
     return torch.arange(1 - k_len, 1 - k_len + count, device=device)

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..arguments import error, integer, number
+from .rope_options import check_flags
 from .sinusoidal_options import CONVENTIONS, Convention, base_of, dim_of, positions_of, table_of
 
 
@@ -54,6 +55,7 @@ def timestep_embedding(
         raise error(
             ValueError, op, f"downscale_freq_shift must be less than D//2 = {dim // 2}, got {shift}"
         )
+    check_flags(op, flip_sin_to_cos=flip_sin_to_cos)
     how = Convention(cos_first=bool(flip_sin_to_cos), shift=shift)
     scale, base = number(op, "scale", scale), base_of(op, "max_period", max_period)
     timesteps = positions_of(op, "timesteps", timesteps, device)
