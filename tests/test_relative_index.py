@@ -179,6 +179,15 @@ REFUSALS = [
     ("bert_relative_index", ValueError, "q_len", (9,), {"max_position_embeddings": 8}),
     ("bert_relative_index", ValueError, "max_position_embeddings", (1,),
         {"max_position_embeddings": 0}),
+    # Beyond what can be counted, or computed in a few seconds.
+    ("t5_relative_index", ValueError, "q_len and k_len together", (2**62,), {}),
+    ("t5_relative_position_bucket", ValueError, "num_buckets",
+        (torch.ones(1).int(), True, 2**62, 2**62), {}),
+    ("deberta_relative_position_bucket", ValueError, "bucket_size",
+        (torch.ones(1).int(), 2**62, 2**62), {}),
+    ("deberta_relative_index", ValueError, "position_buckets", (1,),
+        {"position_buckets": 2**62, "max_relative_positions": 2**62}),
+    ("rel_shift", ValueError, "k_len", (torch.ones(1, 1), 2**62), {"start": 2**62}),
 ]
 # fmt: on
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..arguments import at_least, error, probability
 from ..ops.relative import relative_gather
+from ..ops.relative_buckets import MOST_BUCKETS
 from ..ops.relative_index import deberta_relative_index
 from ..ops.rope_options import check_flags
 from .attention import (
@@ -211,7 +212,7 @@ def _from_v1(state: Any, prefix: str, heads: int) -> None:
 def _buckets(given: Any, longest: int) -> int | None:
     if given is None:
         return None
-    count = at_least(_OP, "position_buckets", given, 1)
+    count = at_least(_OP, "position_buckets", given, 1, MOST_BUCKETS)
     if count < 4 or count // 2 >= longest - 1:
         raise error(
             ValueError,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..arguments import at_least, check_dtype, error, integer
+from ..arguments import LARGEST, at_least, check_dtype, error, integer
 from ..distributed import beside
 from . import relative_autograd
 from .rope_options import check_tensors
@@ -140,7 +140,7 @@ def rel_shift(x: Tensor, k_len: int | None = None, *, start: int | None = None) 
     if x.dim() < 2:
         raise error(ValueError, op, f"x must have shape [..., Q, T], got {list(x.shape)}")
     q_len, size = x.shape[-2:]
-    k_len = size if k_len is None else at_least(op, "k_len", k_len, 0)
+    k_len = size if k_len is None else at_least(op, "k_len", k_len, 0, LARGEST)
     first = 0
     if start is not None:  # beyond the limits x has no column; within them nothing overflows
         first = max(-FAR, min(integer(op, "start", start), FAR)) - (q_len - 1)

@@ -20,6 +20,7 @@ from .rope_options import check_flags, check_tensors
 
 Rule = Callable[..., tuple[int, ...]]
 FAR = 2**63 - 1  # no distance is farther
+MOST_BUCKETS = 2048  # models have 32 to 512; the ends of many more would take minutes to find
 
 
 def _constant(rule: Rule) -> Rule:
@@ -52,7 +53,7 @@ def t5_relative_position_bucket(
     Args:
         relative_position: int32 or int64, any shape: position of the key minus that of the query.
         bidirectional: half of the buckets for keys to the right. Otherwise those share bucket 0.
-        num_buckets: at least 2, and 4 if bidirectional.
+        num_buckets: from 2 to 2048, and at least 4 if bidirectional.
         max_distance: above the distances that have a bucket each.
 
     Returns:
@@ -60,7 +61,7 @@ def t5_relative_position_bucket(
 
     Raises:
         TypeError: a wrong type or dtype.
-        ValueError: `num_buckets` or `max_distance` too small.
+        ValueError: `num_buckets` out of range, `max_distance` too small.
 
     Source: Raffel et al., https://arxiv.org/abs/1910.10683.
     """
@@ -85,7 +86,7 @@ def deberta_relative_position_bucket(
 
     Args:
         relative_position: int32 or int64, any shape: position of the query minus that of the key.
-        bucket_size: at least 4 (``position_buckets`` of a Hugging Face config).
+        bucket_size: from 4 to 2048 (``position_buckets`` of a Hugging Face config).
         max_position: above ``bucket_size // 2 + 1`` (``max_relative_positions``).
 
     Returns:
@@ -93,13 +94,13 @@ def deberta_relative_position_bucket(
 
     Raises:
         TypeError: a wrong type or dtype.
-        ValueError: `bucket_size` or `max_position` too small.
+        ValueError: `bucket_size` out of range, `max_position` too small.
 
     Source: He et al., https://arxiv.org/abs/2006.03654, as in https://github.com/microsoft/DeBERTa.
     """
     op = "deberta_relative_position_bucket"
     distances = _distances(op, relative_position)
-    size = at_least(op, "bucket_size", bucket_size, 4)
+    size = at_least(op, "bucket_size", bucket_size, 4, MOST_BUCKETS)
     limit = at_least(op, "max_position", max_position, size // 2 + 2)
     return deberta_bucket(distances, size, limit, 2 * size)
 
@@ -109,7 +110,7 @@ def t5_rule(
 ) -> tuple[int | None, tuple[int, ...]]:
     """How many buckets keys to the right have to themselves, and where buckets 1, 2 ... begin."""
     check_flags(op, bidirectional=bidirectional)
-    buckets = at_least(op, "num_buckets", num_buckets, 4 if bidirectional else 2)
+    buckets = at_least(op, "num_buckets", num_buckets, 4 if bidirectional else 2, MOST_BUCKETS)
     half = buckets // 2 if bidirectional else None
     exact = (buckets if half is None else half) // 2
     max_distance = at_least(op, "max_distance", max_distance, exact + 1)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import LARGEST, at_least, error
-from .relative_buckets import deberta_bucket, t5_bucket, t5_rule
+from .relative_buckets import MOST_BUCKETS, deberta_bucket, t5_bucket, t5_rule
 
 Device = torch.device | str | None
 
@@ -63,7 +63,7 @@ def deberta_relative_index(
     if position_buckets is None:
         span = at_least(op, "max_relative_positions", max_relative_positions, 1)
     else:
-        span = at_least(op, "position_buckets", position_buckets, 4)
+        span = at_least(op, "position_buckets", position_buckets, 4, MOST_BUCKETS)
         limit = at_least(op, "max_relative_positions", max_relative_positions, span // 2 + 2)
         delta = deberta_bucket(delta, span, limit, span)
     return (delta + span).clamp(0, 2 * span - 1)
