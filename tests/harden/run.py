@@ -113,7 +113,8 @@ def instruction_sets(quick: bool) -> int:
 
 def random_calls(quick: bool) -> int:
     examples = {} if quick else {"POSENC_FUZZ_EXAMPLES": "2000"}
-    return pytest("tests/test_fuzz_errors.py", "tests/test_fuzz_results.py", **examples)
+    names = ("errors", "results", "tables")
+    return pytest(*(f"tests/test_fuzz_{name}.py" for name in names), **examples)
 
 
 def threads_forks_and_interrupts(quick: bool) -> int:
