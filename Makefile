@@ -88,7 +88,7 @@ cuda-build: ## build in full against a torch with CUDA and run the CPU tests on 
 	cd build && POSENC_MODULE_DIR=$$($(CUDA_BIN)/python -c 'import posenc_ext as p; print(*p.__path__)') \
 	  POSENC_TESTS=again $(CUDA_BIN)/pytest -c ../pyproject.toml --rootdir .. ../tests $(ARGS)
 
-gpu: ## build, test and time on a GPU (none here: runs nothing, and fails)
+gpu: ## build, test and time on a GPU; PYTHON must have a torch with CUDA
 	$(PYTHON) bench/gpu.py $(ARGS)
 
 smollm2: $(BUILT) ## a real model, SmolLM2, with and without our kernels (100 MB of weights)

@@ -43,7 +43,9 @@ def without_gpu() -> str:
     try:
         import torch
     except ModuleNotFoundError:
-        return "torch is not installed"
+        return f"{sys.executable} has no torch"
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} of {sys.executable} has no CUDA"
     if not torch.cuda.is_available():
         return f"torch {torch.__version__} sees no GPU"
     return ""
@@ -86,7 +88,7 @@ def main() -> int:
     options = parser.parse_args()
     reason = without_gpu()
     if reason:
-        print(f"nothing was run: {reason}. This needs an NVIDIA GPU.")
+        print(f"nothing was run: {reason}. This needs an NVIDIA GPU and a torch with CUDA.")
         return 1
 
     python = sys.executable
@@ -97,7 +99,8 @@ def main() -> int:
         if not done["build"]:
             print("nothing was run: the build failed")
             return 1
-    path = {"PYTHONPATH": str(ROOT)}
+    # What was built here, whether or not another is installed.
+    path = {"PYTHONPATH": str(ROOT), "POSENC_MODULE_DIR": str(ROOT / "posenc_ext")}
     checks = [python, "-m", "bench.bench_gpu", "--checks-only"]
     done["checks"] = step("checks", checks, left(0.3), **path)
     done["tests"] = run_tests(python, **path)

@@ -186,7 +186,7 @@ def plot(figures: dict[str, Figures], settings: Settings, path: Path) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="train on short text, test on longer text")
-    parser.add_argument("--out", type=Path, default=Path("build/train_short_test_long"))
+    parser.add_argument("--out", type=Path, help="a folder for what is written")
     parser.add_argument("--quick", action="store_true", help="a tiny model, in seconds")
     parser.add_argument(
         "--resume", action="store_true", help="keep what the figures.json of a stopped run holds"
@@ -196,6 +196,8 @@ def parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.steps is not None and arguments.steps < 1:
         parser.error(f"--steps must be at least 1, got {arguments.steps}")
+    if arguments.out is None:
+        arguments.out = Path("build/train_short_test_long" + "_quick" * arguments.quick)
     return arguments
 
 

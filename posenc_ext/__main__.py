@@ -192,9 +192,16 @@ def config_curves(options: argparse.Namespace) -> tuple[dict[str, RopeFrequencie
         raise ValueError("--dim, --base, --factor and --length do not go with --config")
     if getattr(options, "rules", False):
         raise ValueError("--rules does not go with --config, which has its own")
-    config = json.loads(Path(options.config).read_text(encoding="utf-8"))
-    # Which channels make a pair does not show in these pictures.
-    dim, base, scaling, *_ = rotary_arguments(config, options.layer_type, interleaved=False)
+    try:
+        config = json.loads(Path(options.config).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as problem:
+        raise ValueError(f"{options.config} must be JSON: {problem}") from problem
+    # Which channels make a pair does not show in these pictures, so a new model_type will do.
+    keys = config.get("text_config", config) if isinstance(config, dict) else {}
+    rotary = any(key.startswith(("rope", "rotary")) for key in keys)
+    dim, base, scaling, *_ = rotary_arguments(
+        config, options.layer_type, interleaved=False if rotary else None
+    )
     curves = {f"unscaled, base {base:g}": rope_frequencies(dim, base)}
     if scaling is not None:
         name = scaling.get("rope_type", scaling.get("type", "default"))

@@ -61,6 +61,8 @@ def rotary_arguments(
     text = _get(config, "text_config")
     config = config if text is None else text
     model_type = str(_get(config, "model_type") or "").removesuffix("_text")
+    if _get(config, "alibi") is True:  # a Falcon, whose config has a rope_theta all the same
+        raise error(ValueError, OP, "config must be of a model with rotary positions, got alibi")
     rule = _rule(config, layer_type)
     return RotaryArguments(
         _rotary_dim(config, rule, model_type),

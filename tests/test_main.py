@@ -181,7 +181,8 @@ def test_plot_reads_a_config(picture, tmp_path, monkeypatch):
         (["sinusoidal", "--convention", "other"], "convention must be"),
         (["decay", "--config", "absent.json"], "No such file"),
         (["decay", "--config", "config.json", "--dim", "8"], "do not go with --config"),
-        (["decay", "--config", "broken.json"], "Expecting"),
+        (["decay", "--config", "broken.json"], "broken.json must be JSON: Expecting"),
+        (["decay", "--config", "gpt2.json"], "model_type must be one whose channel pairs"),
         (["decay", "--config", "list.json"], "config must be a config object or a dict, got list"),
         (["decay", "--seq-len", "8"], "go with --config"),
         (["frequencies", "--base", "1e4", "--base", "1e5"], "--base may be given once"),
@@ -197,6 +198,7 @@ def test_plot_refuses_in_one_sentence(arguments, message, tmp_path, monkeypatch,
     Path("config.json").write_text(json.dumps(QWEN))
     Path("broken.json").write_text("rope_theta")
     Path("list.json").write_text("[]")
+    Path("gpt2.json").write_text('{"model_type": "gpt2", "n_embd": 768, "n_head": 12}')
     assert main(["plot", *arguments, "--out", "picture.png"]) == 2
     captured = capsys.readouterr()
     assert message in captured.err

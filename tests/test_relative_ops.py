@@ -227,6 +227,8 @@ CASES = {
     "index_short": (INDEXED[1:], ValueError, "index", ["Q = 4", "K = 5", "[7]"],
         {"index": INDEX[1:]}),
     "index_too_short": (INDEXED[:1], ValueError, "index", ["Q = 4", "[2]"], {"index": INDEX[:2]}),
+    "index_much_too_short": (INDEXED[:1], ValueError, "index", ["Q = 4", "some K", "[2]"],
+        {"index": INDEX[:2], "k_len": None}),
     "index_long": (INDEXED[:1], ValueError, "index", ["K = 3", "[8]"], {"k_len": 3}),
     "index_device": (INDEXED, ValueError, "index", ["meta", "cpu"], {"index": INDEX.to("meta")}),
     "index_high": (INDEXED, IndexError, "index", ["-1 to T - 1 = 3", "4", "entry 1"],

@@ -79,7 +79,7 @@ def test_refusals():
         (ValueError, "token_type_ids", lambda: module(IDS, token_type_ids=TYPES[None])),
         (ValueError, "token_type_ids", lambda: module(IDS, token_type_ids=TYPES[:, :4])),
         (ValueError, "positions", lambda: module(IDS, positions=torch.arange(4))),
-        (ValueError, "offset", lambda: module(IDS, past=-1)),
+        (ValueError, "past", lambda: module(IDS, past=-1)),
         (ValueError, "inputs_embeds", lambda: module(inputs_embeds=x[..., :4])),
         (ValueError, "inputs_embeds", lambda: module(inputs_embeds=[0.5])),
         (ValueError, "x", lambda: module(inputs_embeds=x[0, 0])),

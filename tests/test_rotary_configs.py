@@ -194,6 +194,7 @@ def test_mrope():
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor must take an even part"),
         ({"rotary_dim": 128}, "rotary_dim must be from 2 to head_dim = 64, got 128"),
         ({"rope_theta": 1e4, "rotary_emb_base": 1e5}, "rotary_emb_base must be rope_theta"),
+        ({"model_type": "falcon", "alibi": True}, "rotary positions, got alibi"),
         ({"rope_scaling": "yarn"}, "rope_scaling must be a dict, got 'yarn'"),
         (
             {"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"type": "ntk"}},

@@ -87,12 +87,20 @@ def check_call(
     check_floating(op, "x", x, "[B, S, d_model]", d_model)
     batch, length, _ = x.shape
     keys = length + _cached_keys(op, past, [batch, kv_heads or heads, d_model // heads])
-    check_masks(op, key_padding_mask, attn_mask, (batch, heads, length, keys))
+    for cached in past or ():
+        check_device(op, "past", cached, x)
+    check_masks(op, key_padding_mask, attn_mask, (batch, heads, length, keys), x)
     return keys
 
 
 def check_tensor(op: str, name: str, value: Any) -> None:
     check_tensors(op, **{name: value})
+
+
+def check_device(op: str, name: str, value: Tensor, x: Tensor) -> None:
+    if value.device != x.device:
+        text = f"{name} must be on the device of x ({x.device}), got {value.device}"
+        raise error(ValueError, op, text)
 
 
 def check_floating(op: str, name: str, x: Any, axes: str, last: int | None = None) -> None:
@@ -124,7 +132,7 @@ def _cached_keys(op: str, past: Any, size: list[int]) -> int:
     return int(count)
 
 
-def check_masks(op: str, keep: Any, mask: Any, size: tuple[int, int, int, int]) -> None:
+def check_masks(op: str, keep: Any, mask: Any, size: tuple[int, int, int, int], x: Tensor) -> None:
     """A key_padding_mask [B, K] and an attn_mask that broadcasts to `size` [B, H, Q, K]."""
     batch, _, _, keys = size
     if keep is not None:
@@ -139,6 +147,7 @@ def check_masks(op: str, keep: Any, mask: Any, size: tuple[int, int, int, int]) 
                 f"key_padding_mask must have shape [B, K] = [{batch}, {keys}], got "
                 f"{list(keep.shape)}",
             )
+        check_device(op, "key_padding_mask", keep, x)
     if mask is not None:
         check_tensor(op, "attn_mask", mask)
         if mask.dtype != torch.bool and not mask.is_floating_point():
@@ -152,3 +161,4 @@ def check_masks(op: str, keep: Any, mask: Any, size: tuple[int, int, int, int]) 
                 op,
                 f"attn_mask must broadcast to [B, H, Q, K] = {list(size)}, got {given}",
             )
+        check_device(op, "attn_mask", mask, x)

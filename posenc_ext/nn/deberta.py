@@ -55,7 +55,7 @@ class DebertaDisentangledAttention(nn.Module):
         share_att_key: project positions with the projections of q and k, not with own ones (v3).
         shared_table: the module owns no `rel_embeddings`; each call is given those of the model, as
             in the released models, whose layers share them.
-        norm_rel_ebd: own embeddings pass a LayerNorm first (v2 and v3).
+        norm_rel_ebd: own embeddings pass a LayerNorm first (v2 and v3); not with `shared_table`.
         causal: a token sees itself and what came before.
         dropout: of the attention weights, in training.
         position_dropout: of the embeddings, in training.
@@ -88,6 +88,9 @@ class DebertaDisentangledAttention(nn.Module):
         self.d_model, self.num_heads = head_sizes(_OP, d_model, num_heads)
         check_flags(_OP, share_att_key=share_att_key, shared_table=shared_table, causal=causal)
         check_flags(_OP, norm_rel_ebd=norm_rel_ebd, out_proj=out_proj)
+        if norm_rel_ebd and shared_table:
+            text = "norm_rel_ebd must be False with shared_table, whose owner norms it, got True"
+            raise error(ValueError, _OP, text)
         self.max_relative_positions = at_least(
             _OP, "max_relative_positions", max_relative_positions, 1
         )

@@ -100,6 +100,8 @@ class RobertaEmbeddings(nn.Module):
             got = list(inputs_embeds.shape) if isinstance(inputs_embeds, Tensor) else "no tensor"
             text = f"inputs_embeds must have shape [B, S, {self.d_model}], got {got}"
             raise error(ValueError, _OP, text)
+        if not isinstance(past, Tensor):
+            at_least(_OP, "past", past, 0)
         if token_type_ids is None:
             x = inputs_embeds + self.token_type_embeddings.weight[0]
         else:

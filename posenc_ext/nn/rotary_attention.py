@@ -171,6 +171,9 @@ def _rotary(given: Any, dim: int) -> RotaryPositionalEmbedding | None:
     if not isinstance(given, bool):
         text = f"rotary must be a bool or a RotaryPositionalEmbedding, got {type(given).__name__}"
         raise error(TypeError, _OP, text)
+    if given and dim % 2:
+        text = f"d_model / num_heads must be even to be rotated, got {dim}"
+        raise error(ValueError, _OP, text)
     return RotaryPositionalEmbedding(dim) if given else None
 
 

@@ -15,6 +15,7 @@ from ..ops.sinusoidal import sinusoidal_table
 from ..ops.sinusoidal_options import convention_of
 from .attention import (
     attention_weights,
+    check_device,
     check_floating,
     check_masks,
     head_sizes,
@@ -163,8 +164,9 @@ class TransformerXLAttention(nn.Module):
                     f"memory must have the batch and dtype of x, B = {batch} and {x.dtype}, got "
                     f"{list(memory.shape)} and {memory.dtype}",
                 )
+            check_device(_OP, "memory", memory, x)
             keys += memory.shape[1]
-        check_masks(_OP, keep, mask, (batch, self.num_heads, length, keys))
+        check_masks(_OP, keep, mask, (batch, self.num_heads, length, keys), x)
 
     def extra_repr(self) -> str:
         return (

@@ -54,7 +54,10 @@ def relative_gather(x: Tensor, index: Tensor, k_len: int | None = None) -> Tenso
     if x.dim() < 2:
         raise error(ValueError, op, f"x must have shape [..., Q, T], got {list(x.shape)}")
     if k_len is None:
-        k_len = max(index.numel() + 1 - x.shape[-2], 0)
+        k_len = index.numel() + 1 - x.shape[-2]
+        if k_len < 0:
+            text = f"index must have shape [Q + K - 1] with Q = {x.shape[-2]} and some K"
+            raise error(ValueError, op, f"{text}, got {list(index.shape)}")
     (index,) = beside(x, index)
     return relative_autograd.gather(x, index, integer(op, "k_len", k_len))
 
