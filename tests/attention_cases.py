@@ -95,6 +95,7 @@ CASES = {
     "deberta beyond the length": deberta(LENGTH + 7),
     "deberta buckets": deberta(6, 4),
     "deberta wide buckets": deberta(40, 16),
+    "deberta buckets ahead of distances": deberta(LENGTH, LENGTH - 1),
     "deberta c2p": deberta(6, 4, ("c2p",)),
     "deberta p2c, shared": deberta(6, 4, ("p2c",), True),
     "deberta shared": deberta(6, 4, share=True),

@@ -198,6 +198,19 @@ def test_deberta_with_the_table_of_the_model():
     same(given(inputs(), rel_embeddings=table), own(inputs()))
 
 
+def test_deberta_buckets_ahead_of_distances():
+    """Few distances with many buckets: r leaves the rows that as many plain distances reach."""
+    module = posenc_ext.DebertaDisentangledAttention(
+        D_MODEL, HEADS, 6, position_buckets=8, dtype=F64
+    )
+    p, table = values(module), module.rel_embeddings.weight.detach().numpy()
+    for length in range(1, 12):
+        x = inputs(length)
+        keep = seen(False, length=length)
+        sizes = HEADS, 6, 8, ("c2p", "p2c"), False
+        same(module(x), oracle.deberta_attention(x.numpy(), p, *sizes, table, keep))
+
+
 def test_deberta_norm():
     options = {"position_buckets": 4, "dtype": F64}
     normed = posenc_ext.DebertaDisentangledAttention(

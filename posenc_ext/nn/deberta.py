@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..arguments import at_least, error, probability
 from ..ops.relative import relative_gather
-from ..ops.relative_buckets import MOST_BUCKETS
+from ..ops.relative_buckets import MOST_BUCKETS, deberta_buckets_stay_near
 from ..ops.relative_index import deberta_relative_index
 from ..ops.rope_options import check_flags
 from .attention import (
@@ -139,9 +139,8 @@ class DebertaDisentangledAttention(nn.Module):
         q, k, v = (
             split_heads(f(x), heads) for f in (self.query_proj, self.key_proj, self.value_proj)
         )
-        # Buckets grow no faster than distances, so these are all rows in reach.
-        first = max(self.span - max(length - 1, 0), 0)
-        rows = table[first : self.span + length]
+        first, end = self._reach(length)
+        rows = table[first:end]
         rows = F.dropout(rows, self.position_dropout, self.training)
         index = deberta_relative_index(
             length,
@@ -164,6 +163,15 @@ class DebertaDisentangledAttention(nn.Module):
         y = merge_heads(weights @ v)
         y = y if self.out is None else self.out(y)
         return outputs(y, weights if need_weights else None, None)
+
+    def _reach(self, length: int) -> tuple[int, int]:
+        """The rows that these distances can use, from the first up to the end."""
+        buckets = self.position_buckets
+        if buckets is not None and not deberta_buckets_stay_near(
+            buckets, self.max_relative_positions
+        ):
+            return 0, 2 * self.span
+        return max(self.span - max(length - 1, 0), 0), min(self.span + length, 2 * self.span)
 
     def _table(self, given: Any) -> Tensor:
         """The embeddings of the distances, ``[2 * span, d_model]``."""

@@ -10,7 +10,7 @@ import bisect
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch import Tensor
 from ..arguments import at_least, error
 from .rope_options import check_flags, check_tensors
 
-Rule = Callable[..., tuple[int, ...]]
+Rule = TypeVar("Rule", bound=Callable[..., Any])
 FAR = 2**63 - 1  # no distance is farther
 MOST_BUCKETS = 2048  # models have 32 to 512; the ends of many more would take minutes to find
 
@@ -27,12 +27,12 @@ def _constant(rule: Rule) -> Rule:
     """Computed once for its arguments; torch.compile takes the result as it is."""
     computed = functools.cache(rule)
 
-    def result(*args: int) -> tuple[int, ...]:
+    def result(*args: int) -> Any:
         return computed(*args)
 
     # What torch.compiler.assume_constant_result does, without its import of the compiler.
     result._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return result
+    return cast(Rule, result)
 
 
 def t5_relative_position_bucket(
@@ -147,6 +147,15 @@ def _deberta_ends(mid: int, max_position: int, last: int) -> tuple[int, ...]:
     ends where log(k / mid) / log((max - 1) / mid) * n <= m, or k^n mid^m <= mid^n (max - 1)^m."""
     n = mid - 1
     return tuple(_root(mid**n * (max_position - 1) ** m // mid**m, n) for m in range(last - mid))
+
+
+@_constant
+def deberta_buckets_stay_near(size: int, max_position: int) -> bool:
+    """Is no bucket of an index larger than its distances? Not where few distances, up to
+    `max_position`, have as many buckets."""
+    mid = size // 2
+    ends = _deberta_ends(mid, max_position, size)
+    return all(end >= mid + m for m, end in enumerate(ends))
 
 
 def _root(value: int, n: int) -> int:
