@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 import operator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -35,8 +35,9 @@ def number(op: str, name: str, value: Any) -> float:
 
 def integer(op: str, name: str, value: Any, kind: str = "an int") -> int:
     """An int from what has an index. `kind` is what else the caller takes, for the message."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        result = value  # not through operator.index, which makes a traced length a constant
+    if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
+        # Not through operator.index, which makes a traced length a constant.
+        result = cast(int, value)
     elif isinstance(value, (bool, Tensor)) or not hasattr(value, "__index__"):
         raise error(TypeError, op, f"{name} must be {kind}, got {type(value).__name__}")
     else:
