@@ -114,6 +114,27 @@ def test_left_padding_changes_nothing(block, causal):
             same(y, right[:, 3:])
 
 
+def test_blocks_under_torch_func():
+    module, x = attention(query_block=4, learn_slopes=True), uniform((2, LENGTH, D_MODEL), F64)
+    params = dict(module.named_parameters())
+
+    def loss(params, x):
+        return torch.func.functional_call(module, params, (x,)).square().sum()
+
+    grads = torch.func.grad(loss)(params, x)
+    right = torch.autograd.grad(module(x).square().sum(), tuple(params.values()))
+    for a, b in zip(grads.values(), right, strict=True):
+        same(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_weights_assigned_to_a_module_on_meta(dtype):
+    right, x = attention(dtype=dtype), uniform((2, LENGTH, D_MODEL), dtype)
+    module = attention(dtype=torch.float32, device="meta")
+    module.load_state_dict(right.state_dict(), assign=True)
+    assert_bits(module(x), right(x))
+
+
 def test_blocks_keep_no_matrix_for_backward():
     """What autograd keeps of the long-context path grows with S, not with S * S."""
     sizes = {}

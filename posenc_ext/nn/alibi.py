@@ -47,7 +47,8 @@ class ALiBiAttention(nn.Module):
             module) whatever the module is cast to: rounded slopes would be other slopes.
         query_block: None computes scores ``[B, H, S, K]`` and one fused softmax. A number, for long
             inputs, takes that many queries at a time through ``scaled_dot_product_attention``, so
-            that memory is O(K) a block, in training too: backward computes each block again.
+            that memory is O(K) a block, in training too: backward computes each block again, except
+            under torch.func.
         device, dtype: of the projections.
 
     Source: https://arxiv.org/abs/2108.12409.
@@ -84,6 +85,7 @@ class ALiBiAttention(nn.Module):
             self.slopes = nn.Parameter(slopes.to(self.out.weight.dtype))
         else:
             self.register_buffer("slopes", self._fixed_slopes(), persistent=False)
+            self.register_load_state_dict_post_hook(_renew_slopes)
 
     def forward(
         self,
@@ -124,6 +126,8 @@ class ALiBiAttention(nn.Module):
         assert block is not None
         tensors = (q, k, v, self.slopes)
         recompute = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        if torch._C._are_functorch_transforms_active():  # torch.func refuses checkpoints
+            recompute = False
         parts = []
         for start in range(0, max(s, 1), block):
             part = q[:, :, start : start + block]
@@ -174,6 +178,11 @@ class ALiBiAttention(nn.Module):
             f"{self.d_model}, {self.num_heads}, causal={self.causal}, dropout={self.dropout}, "
             f"learn_slopes={self.learn_slopes}, query_block={self.query_block}"
         )
+
+
+def _renew_slopes(module: ALiBiAttention, _: Any) -> None:
+    """After weights were assigned to a module made on meta."""
+    module.slopes = module._fixed_slopes()
 
 
 def _inner_bias(slopes: Tensor, first: int, rows: int, keys: int, dtype: torch.dtype) -> Tensor:
