@@ -157,6 +157,7 @@ REFUSALS = [
     (TypeError, "positions", [], {"positions": torch.zeros(5)}),
     (TypeError, "positions", ["list"], {"positions": [0, 1, 2, 3, 4]}),
     (ValueError, "positions", ["[4]"], {"positions": torch.arange(4)}),
+    (ValueError, "positions", ["[1]"], {"x": X[0], "positions": torch.tensor([3])}),
     (ValueError, "positions", ["[2, 5]"], {"positions": torch.zeros(2, 5).long()}),
     (ValueError, "positions", ["offset"], {"positions": torch.arange(5), "offset": 1}),
     (ValueError, "tokens", ["padding_idx"], {"tokens": TOKENS}),
@@ -184,6 +185,7 @@ def test_refusals_with_padding():
     cases = [
         (IndexError, "positions", ["5", "got 6"], {"tokens": torch.full((3, 5), 9)}),
         (IndexError, "x", ["max_len = 6", "got 7"], {}),
+        (IndexError, "positions", ["from 2", "got 1"], {"offset": torch.tensor([0, -1, 0])}),
         (ValueError, "tokens", ["[3, 5]", "[3, 4]"], {"tokens": TOKENS[:, :4]}),
         (TypeError, "tokens", [], {"tokens": TOKENS.float()}),
         (ValueError, "positions", ["tokens"], {"tokens": TOKENS, "positions": TOKENS}),

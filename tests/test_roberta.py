@@ -78,6 +78,11 @@ def test_refusals():
         (IndexError, "token_type_ids", lambda: module(IDS, token_type_ids=TYPES + 9)),
         (ValueError, "token_type_ids", lambda: module(IDS, token_type_ids=TYPES[None])),
         (ValueError, "token_type_ids", lambda: module(IDS, token_type_ids=TYPES[:, :4])),
+        (
+            ValueError,
+            "token_type_ids",
+            lambda: module(inputs_embeds=x[0], token_type_ids=TYPES[0, :1]),
+        ),
         (ValueError, "positions", lambda: module(IDS, positions=torch.arange(4))),
         (ValueError, "past", lambda: module(IDS, past=-1)),
         (ValueError, "inputs_embeds", lambda: module(inputs_embeds=x[..., :4])),

@@ -9,7 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..arguments import at_least, error, number, probability
-from ..ops.position_ids import INTEGERS, check_ids, check_rows, padding_aware_positions
+from ..ops.position_ids import (
+    INTEGERS,
+    check_ids,
+    check_rows,
+    padding_aware_positions,
+    sizes_of_ids,
+)
 from ..ops.rope_options import check_tensors
 
 _OP = "LearnedPositionalEncoding"
@@ -99,6 +105,7 @@ class LearnedPositionalEncoding(nn.Module):
                 on a GPU, where the lookup itself refuses them.
         """
         self._check(x, offset, positions, tokens)
+        first = 0
         if tokens is not None:
             assert self.padding_idx is not None
             positions = padding_aware_positions(tokens, self.padding_idx, past=offset)
@@ -108,7 +115,7 @@ class LearnedPositionalEncoding(nn.Module):
                 return self._add(x, self._slice(offset, first, x.shape[-2]))
             column = offset[:, None] if offset.dim() else offset
             positions = column + torch.arange(first, first + x.shape[-2], device=x.device)
-        check_rows(_OP, "positions", positions, self.max_len, "max_len")
+        check_rows(_OP, "positions", positions, self.max_len, "max_len", first)
         return self._add(x, F.embedding(positions, self.weight, self.padding_idx))
 
     def _add(self, x: Tensor, rows: Tensor) -> Tensor:
@@ -149,7 +156,7 @@ class LearnedPositionalEncoding(nn.Module):
         if positions is None:
             return
         check_ids(_OP, "positions", positions)
-        if list(positions.shape) not in (given[-1:], given, [1, *given[1:]]):
+        if list(positions.shape) not in sizes_of_ids(given):
             text = f"positions must have shape [S] or [B, S] of x {list(x.shape)}, got "
             raise error(ValueError, _OP, text + f"{list(positions.shape)}")
         if tokens is not None or isinstance(offset, Tensor) or offset != 0:

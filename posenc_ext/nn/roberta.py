@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import at_least, error, number, probability
-from ..ops.position_ids import check_ids, check_rows
+from ..ops.position_ids import check_ids, check_rows, sizes_of_ids
 from .learned import LearnedPositionalEncoding
 
 _OP = "RobertaEmbeddings"
@@ -114,7 +114,7 @@ class RobertaEmbeddings(nn.Module):
 
     def _check_types(self, types: Any, size: list[int]) -> None:
         check_ids(_OP, "token_type_ids", types)
-        if list(types.shape) not in (size[-1:], size, [1, *size[1:]]):
+        if list(types.shape) not in sizes_of_ids(size):
             text = f"token_type_ids must have shape {size} or {size[-1:]}, got {list(types.shape)}"
             raise error(ValueError, _OP, text)
         rows = self.token_type_embeddings.num_embeddings

@@ -143,14 +143,21 @@ def check_ids(op: str, name: str, ids: Any, dtypes: tuple[torch.dtype, ...] = IN
         raise error(ValueError, op, f"{name} must have shape [..., S], got []")
 
 
-def check_rows(op: str, name: str, ids: Tensor, rows: int, size: str) -> None:
-    """`ids` are rows of a table, where they can be read at no cost; `size` is what `rows` is."""
+def check_rows(op: str, name: str, ids: Tensor, rows: int, size: str, first: int = 0) -> None:
+    """`ids` are rows of a table from `first` on, where they can be read at no cost; `size` is what
+    `rows` is."""
     if torch.compiler.is_compiling() or ids.device.type != "cpu" or not ids.numel():
         return
     low, high = (int(p) for p in unwrapped(ids).aminmax())
-    if low < 0 or high >= rows:
-        text = f"{name} must be from 0 to {size} - 1 = {rows - 1}, got {low if low < 0 else high}"
+    if low < first or high >= rows:
+        got = low if low < first else high
+        text = f"{name} must be from {first} to {size} - 1 = {rows - 1}, got {got}"
         raise error(IndexError, op, text)
+
+
+def sizes_of_ids(size: list[int]) -> tuple[list[int], ...]:
+    """What ids for tokens ``[S]`` or ``[B, S]`` may be: those sizes, or one for all of B."""
+    return (size,) if len(size) < 2 else (size[-1:], size, [1, *size[1:]])
 
 
 def _past(op: str, past: Any, ids: Tensor) -> int | Tensor:
