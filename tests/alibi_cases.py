@@ -26,6 +26,12 @@ def scores_of(lengths, dtype=torch.float32, seed=0, batch=2, heads=3, device="cp
     return uniform((batch, heads, *lengths), dtype, seed, device)
 
 
+def nan_of_ones(dtype):
+    """The NaN that a GPU's arithmetic makes: all bits but the sign are set."""
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    return torch.tensor(torch.iinfo(whole).max, dtype=whole).view(dtype)
+
+
 def mask_of(batch, keys):
     """Some keys dropped; the last entry of the batch keeps none."""
     keep = torch.from_numpy(np.random.default_rng(5).random((batch, keys)) < 0.7)

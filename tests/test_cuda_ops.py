@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from alibi_cases import mask_of, scores_of, slopes_of
+from alibi_cases import mask_of, nan_of_ones, scores_of, slopes_of
 from relative_cases import index_of
 from rope_cases import DTYPES, VIEWS, assert_bits, name, uniform
 
@@ -87,6 +87,18 @@ def test_alibi_has_the_bits_of_the_cpu(lengths, dtype, causal):
 @pytest.mark.parametrize("view", VIEWS)
 def test_alibi_of_views_has_the_bits_of_the_cpu(view):
     check_alibi(VIEWS[view](scores_of((9, 64), torch.bfloat16)), True)
+
+
+@each_dtype
+def test_alibi_softmax_of_the_nan_that_a_gpu_makes(dtype):
+    scores = scores_of((4, 48), dtype)
+    scores[1, 0, 2, 7] = nan_of_ones(dtype)
+    check("alibi_softmax", scores, slopes_of(), 1.0, False, None)
+    assert (
+        OPS.alibi_softmax(scores.cuda(), slopes_of().cuda(), 1.0, False, None)[1, 0, 2]
+        .isnan()
+        .all()
+    )
 
 
 @pytest.mark.parametrize("size", [(70000, 1, 1, 8), (1, 70000, 1, 8), (1, 1, 70000, 8)], ids=str)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from alibi_cases import EMPTY, LENGTHS, mask_of, scores_of, slopes_of
+from alibi_cases import EMPTY, LENGTHS, mask_of, nan_of_ones, scores_of, slopes_of
 from rope_cases import DTYPES, VIEWS, assert_bits, name, uniform
 from test_rope_bits import SPECIAL
 
@@ -136,6 +136,7 @@ def test_special_values(dtype, causal):
     rows = torch.cat([rows.flatten(1), torch.zeros(12, 4, dtype=dtype)], 1).view(1, 3, 4, 40)
     low = torch.full((1, 3, 2, 40), -float("inf"), dtype=dtype)
     low[0, 1, 0, 5] = float("nan")
+    low[0, 2, 1, 30] = nan_of_ones(dtype)
     for scores in (rows, rows[..., :39], low, low.clone().contiguous()[..., 1:]):
         check("add_alibi", scores, slopes_of(), causal)
         check("alibi_softmax", scores, slopes_of(), 1.0, causal, None)
