@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .arguments import check_precision, error, integer, number
+from .arguments import LARGEST, at_least, check_precision, error, integer, number
 from .ops.rope_frequencies import rope_frequencies
 from .ops.rope_table import rope_table
 
@@ -87,9 +87,7 @@ def axial_rope_table(
         TypeError, ValueError: a wrong type, an unknown variant, a size that does not fit.
     """
     op = "axial_rope_table"
-    rows = [integer(op, name, n) for name, n in (("before", before), ("after", after))]
-    if min(rows) < 0:
-        raise error(ValueError, op, f"before and after must not be negative, got {rows}")
+    rows = [at_least(op, name, n, 0, LARGEST) for name, n in (("before", before), ("after", after))]
     positions = axial_positions(
         height, width, variant, merge_size=merge_size, trained_size=trained_size,
         normalize=normalize, device=device,

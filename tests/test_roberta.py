@@ -87,6 +87,7 @@ def test_refusals():
         (ValueError, "past", lambda: module(IDS, past=-1)),
         (ValueError, "inputs_embeds", lambda: module(inputs_embeds=x[..., :4])),
         (ValueError, "inputs_embeds", lambda: module(inputs_embeds=[0.5])),
+        (ValueError, "inputs_embeds", lambda: module(inputs_embeds=x.to("meta"))),
         (ValueError, "x", lambda: module(inputs_embeds=x[0, 0])),
     ]
     for exception, argument, call in calls:

@@ -100,6 +100,10 @@ class RobertaEmbeddings(nn.Module):
             got = list(inputs_embeds.shape) if isinstance(inputs_embeds, Tensor) else "no tensor"
             text = f"inputs_embeds must have shape [B, S, {self.d_model}], got {got}"
             raise error(ValueError, _OP, text)
+        there = self.token_type_embeddings.weight.device
+        if inputs_embeds.device != there:
+            text = f"inputs_embeds must be on the device of the tables ({there}), got "
+            raise error(ValueError, _OP, text + str(inputs_embeds.device))
         if not isinstance(past, Tensor):
             at_least(_OP, "past", past, 0)
         if token_type_ids is None:
