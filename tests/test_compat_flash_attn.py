@@ -136,3 +136,14 @@ def test_errors(kind, text, function, args, options):
         function(*args, **options)
     assert text in str(raised.value)
     assert_bits(args[0].detach(), before.detach())
+
+
+def test_a_refusal_of_the_tables_of_the_key_leaves_the_query():
+    with torch.inference_mode():
+        inference = COS.clone()
+    for cos_k, needs_grad in ((COS.to("meta"), False), (inference, True)):
+        qkv = uniform((2, 5, 3, 4, 16)).requires_grad_(needs_grad) * 1
+        before = qkv.detach().clone()
+        with pytest.raises((RuntimeError, ValueError)):
+            apply_rotary_emb_qkv_(qkv, COS, SIN, cos_k, SIN.to(cos_k.device))
+        assert_bits(qkv.detach(), before)

@@ -122,17 +122,14 @@ def apply_rotary_emb_qkv_(
             "qkv must have shape [B, S, 3, H, D], or [B, S, Hq + 2*Hk, D] with num_heads_q, got "
             f"{list(qkv.shape)} with num_heads_q = {num_heads_q}",
         )
-    options: dict[str, Any] = {
-        "interleaved": interleaved,
-        "offset": seqlen_offsets,
-        "inplace": True,
-    }
+    options: dict[str, Any] = {"interleaved": interleaved, "offset": seqlen_offsets}
     cos, sin = readable(cos, qkv), readable(sin, qkv)
     if cos_k is None or sin_k is None:
-        apply_rope(q, k, cos, sin, **options)
-    else:
-        rope(q, cos, sin, **options)
-        rope(k, readable(cos_k, qkv), readable(sin_k, qkv), **options)
+        apply_rope(q, k, cos, sin, **options, inplace=True)
+    else:  # whatever is wrong with either table must show before q is written
+        rotated = rope(k, readable(cos_k, qkv), readable(sin_k, qkv), **options, inplace=False)
+        rope(q, cos, sin, **options, inplace=True)
+        k.copy_(rotated)
     return qkv
 
 
