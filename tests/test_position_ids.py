@@ -27,6 +27,11 @@ def test_padding_aware_positions(dtype, past):
         assert one.tolist() == right[2].tolist()
 
 
+def test_no_rows_with_past():
+    none = torch.zeros(0, 5, dtype=torch.int64)
+    assert posenc_ext.padding_aware_positions(none, 1, past=none[:, 0]).shape == (0, 5)
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, I32, I64])
 @pytest.mark.parametrize("past", [0, 2, 5])
 @pytest.mark.parametrize("rule", [(0, 1), (2, 1), (0, None), (2, 7)])

@@ -146,6 +146,8 @@ def test_dynamic_ntk_leaves_no_trace(scaling):
     x = uniform((24, 2, 32))
     bounds = torch.tensor([0, 12, 24])  # two short sequences, not one long
     assert_bits(packed(x, cu_seqlens=bounds), make(layout="thd")(x, cu_seqlens=bounds))
+    later = packed(x, cu_seqlens=bounds, offset=18)  # up to position 29
+    assert_bits(later, packed(x, cu_seqlens=bounds, offset=18, seq_len=30))
 
 
 def test_longrope_switches_and_can_be_pinned():
