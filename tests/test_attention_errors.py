@@ -146,6 +146,8 @@ for name in (SHAW, ROTARY):
             ["float16", "float32"]),
         f"past_device_{name}": (name, ValueError, "past",
             {"past": (KEYS.to("meta"), KEYS.to("meta"))}, ["of x (cpu)", "meta"]),
+        f"past_dtypes_{name}": (name, TypeError, "past", {"past": (KEYS, KEYS.to(F16))},
+            ["got torch.float32 and torch.float16"]),
         f"past_mask_{name}": (name, ValueError, "key_padding_mask",
             {"past": PAIR, "key_padding_mask": torch.ones(2, 4).bool()}, ["[2, 6]", "[2, 4]"]),
     }

@@ -55,7 +55,8 @@ def extend(op: str, past: Cache | None, k: Tensor, v: Tensor) -> Cache:
     if past is None:
         return k, v
     if {t.dtype for t in past} != {k.dtype}:
-        text = f"past must have the dtype of the keys ({k.dtype}), got {past[0].dtype}"
+        got = " and ".join(str(t.dtype) for t in past)
+        text = f"past must have the dtype of the keys ({k.dtype}), got {got}"
         raise error(TypeError, op, text)
     return torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
 
