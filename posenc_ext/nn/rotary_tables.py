@@ -98,13 +98,14 @@ class RotaryTables:
     ) -> tuple[Tensor, Tensor, int]:
         """Tables that hold positions start .. start + count - 1, and the row of the first.
 
-        They are kept if they need no more than `limit` rows.
+        They are kept if they need no more than `limit` rows. An export computes its own.
         """
         needed = start + count
         length = needed if seq_len is None else seq_len
         regime = self._regime(length)
         key = (device, double, regime > 0)
-        kept = self._kept.get(key)
+        # An exported graph that held a table would be bound to its length.
+        kept = None if torch.compiler.is_exporting() else self._kept.get(key)
         if kept is not None and kept.regime == regime:
             if kept.cos.shape[0] >= needed:
                 return kept.cos, kept.sin, start
