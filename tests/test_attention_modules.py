@@ -1,10 +1,14 @@
 """What every attention module does: its formula, masks, gradients, dtypes, compilation."""
 
+import sys
+
 import pytest
 import torch
 from attention_cases import BATCH, CASES, D_MODEL, HEADS, LENGTH, module_of, same, seen
 from rope_cases import uniform
 from torch.func import functional_call
+
+import posenc_ext
 
 F64 = torch.float64
 every = pytest.mark.parametrize("name", CASES)
@@ -203,3 +207,27 @@ def test_repr_tells_the_options(name):
     text = repr(module_of(name, causal=True, dropout=0.25))
     for part in (str(D_MODEL), str(HEADS), "causal=True", "dropout=0.25"):
         assert part in text
+
+
+@pytest.mark.parametrize("name", ["alibi", *FEW])
+def test_float16_scores_are_scaled_before_they_overflow(name, monkeypatch):
+    """Where products of q and k leave float16, and their scores do not."""
+    if name == "alibi":
+        torch.manual_seed(3)
+        module = posenc_ext.ALiBiAttention(D_MODEL, HEADS)
+    else:
+        module = module_of(name)
+    module = module.half()
+    options = {"need_weights": True} if "rotary" in name else {}
+
+    def finite(factor):
+        y = module(inputs(dtype=torch.float16) * factor, **options)
+        return all(t.isfinite().all() for t in (y if isinstance(y, tuple) else (y,)))
+
+    factor = 1.0
+    with monkeypatch.context() as patched:
+        patched.setattr(sys.modules[type(module).__module__], "split_scale", lambda s: (1.0, s))
+        while finite(factor):
+            factor *= 1.25
+    assert factor < 4000
+    assert finite(factor)

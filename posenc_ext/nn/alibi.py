@@ -20,6 +20,7 @@ from .attention import (
     head_sizes,
     merge_heads,
     outputs,
+    split_scale,
 )
 
 _OP = "ALiBiAttention"
@@ -112,10 +113,11 @@ class ALiBiAttention(nn.Module):
         return outputs(y, None, (k, v) if use_cache else None)
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+        power, scale = split_scale(q.shape[-1] ** -0.5)
         weights = alibi_softmax(
-            q @ k.transpose(2, 3),
+            q * power @ k.transpose(2, 3),
             self.slopes,
-            scale=q.shape[-1] ** -0.5,
+            scale=scale,
             causal=self.causal,
             key_padding_mask=keep,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -22,6 +23,13 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 def merge_heads(x: Tensor) -> Tensor:
     """[B, heads, S, D] to [B, S, heads * D]."""
     return x.transpose(1, 2).flatten(2)
+
+
+def split_scale(scale: float) -> tuple[float, float]:
+    """A power of two to multiply queries by, and the rest, from 1 to 2, for the softmax. The digits
+    of scores stay what they are, and those of float16 do not overflow before they are scaled."""
+    power = 2.0 ** (math.frexp(scale)[1] - 1)
+    return power, scale / power
 
 
 def attention_weights(

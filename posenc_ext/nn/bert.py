@@ -19,6 +19,7 @@ from .attention import (
     merge_heads,
     outputs,
     split_heads,
+    split_scale,
 )
 
 FORMS = ("relative_key", "relative_key_query")
@@ -114,13 +115,13 @@ class BertRelativeAttention(nn.Module):
             length, max_position_embeddings=self.max_positions, device=x.device
         )
         index = index - first
+        power, scale = split_scale(q.shape[-1] ** -0.5)
+        q = q * power
         scores = q @ k.mT + relative_gather(q @ rows, index, length)
         if self.form == "relative_key_query":
             # The same vectors seen from the keys: [.., j, i], so the index runs the other way.
-            scores = scores + relative_gather(k @ rows, index.flip(0), length).mT
-        weights = attention_weights(
-            scores, q.shape[-1] ** -0.5, self.causal, key_padding_mask, attn_mask
-        )
+            scores = scores + relative_gather(k * power @ rows, index.flip(0), length).mT
+        weights = attention_weights(scores, scale, self.causal, key_padding_mask, attn_mask)
         weights = F.dropout(weights, self.dropout, self.training)
         y = merge_heads(weights @ v)
         y = y if self.out is None else self.out(y)

@@ -22,6 +22,7 @@ from .attention import (
     merge_heads,
     outputs,
     split_heads,
+    split_scale,
 )
 
 _OP = "DebertaDisentangledAttention"
@@ -149,6 +150,8 @@ class DebertaDisentangledAttention(nn.Module):
             device=x.device,
         )
         index = index - first
+        power, scale = split_scale((q.shape[-1] * (1 + len(self.terms))) ** -0.5)
+        q = q * power
         scores = q @ k.mT
         if "c2p" in self.terms:
             kr = split_heads((self.pos_key_proj or self.key_proj)(rows)[None], heads)
@@ -156,8 +159,7 @@ class DebertaDisentangledAttention(nn.Module):
         if "p2c" in self.terms:
             qr = split_heads((self.pos_query_proj or self.query_proj)(rows)[None], heads)
             # The same cells seen from the keys: [.., j, i], so the index runs the other way.
-            scores = scores + relative_gather(k @ qr.mT, index.flip(0), length).mT
-        scale = (q.shape[-1] * (1 + len(self.terms))) ** -0.5
+            scores = scores + relative_gather(k * power @ qr.mT, index.flip(0), length).mT
         weights = attention_weights(scores, scale, self.causal, key_padding_mask, attn_mask)
         weights = F.dropout(weights, self.dropout, self.training)
         y = merge_heads(weights @ v)

@@ -22,6 +22,7 @@ from .attention import (
     merge_heads,
     outputs,
     split_heads,
+    split_scale,
 )
 
 
@@ -213,10 +214,10 @@ class RelativeSelfAttention(nn.Module):
         check_flags(op, use_cache=use_cache, need_weights=need_weights)
         q, k, v = (split_heads(f(x), heads) for f in (self.linear_q, self.linear_k, self.linear_v))
         k, v = extend(op, past, k, v)
+        power, scale = split_scale(q.shape[-1] ** -0.5)
+        q = q * power
         scores = q @ k.mT + self.distance_embedding(q, keys)
-        weights = attention_weights(
-            scores, q.shape[-1] ** -0.5, self.causal, key_padding_mask, attn_mask
-        )
+        weights = attention_weights(scores, scale, self.causal, key_padding_mask, attn_mask)
         weights = F.dropout(weights, self.dropout, self.training)
         y = weights @ v
         if self.value_embedding is not None:

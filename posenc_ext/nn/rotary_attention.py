@@ -19,6 +19,7 @@ from .attention import (
     head_sizes,
     merge_heads,
     outputs,
+    split_scale,
 )
 from .rotary import RotaryPositionalEmbedding
 
@@ -139,8 +140,9 @@ class RotaryAttention(nn.Module):
         # scaled_dot_product_attention has no forward mode on the CPU.
         if need_weights or (not torch.compiler.is_compiling() and forward_mode()):
             groups = (kv, self.num_heads // kv)  # every key and value serves as many heads
-            scores = (q.unflatten(1, groups) @ k.unsqueeze(2).mT).flatten(1, 2)
-            weights = attention_weights(scores, dim**-0.5, self.causal, key_padding_mask, attn_mask)
+            power, scale = split_scale(dim**-0.5)
+            scores = ((q * power).unflatten(1, groups) @ k.unsqueeze(2).mT).flatten(1, 2)
+            weights = attention_weights(scores, scale, self.causal, key_padding_mask, attn_mask)
             weights = F.dropout(weights, dropout)
             y = (weights.unflatten(1, groups) @ v.unsqueeze(2)).flatten(1, 2)
         else:

@@ -22,6 +22,7 @@ from .attention import (
     merge_heads,
     outputs,
     split_heads,
+    split_scale,
 )
 
 _OP = "TransformerXLAttention"
@@ -128,10 +129,10 @@ class TransformerXLAttention(nn.Module):
         heads, every = self.num_heads, x if memory is None else torch.cat([memory, x], 1)
         q = split_heads(self.linear_q(x), heads)
         k, v = split_heads(self.linear_k(every), heads), split_heads(self.linear_v(every), heads)
-        content = (q + self.pos_bias_u[:, None]) @ k.mT
+        power, scale = split_scale(q.shape[-1] ** -0.5)
+        content = (q + self.pos_bias_u[:, None]) * power @ k.mT
         r = split_heads(self.linear_pos(self._sinusoids(x, every.shape[1])), heads)
-        position = rel_shift((q + self.pos_bias_v[:, None]) @ r.mT, every.shape[1])
-        scale = q.shape[-1] ** -0.5
+        position = rel_shift((q + self.pos_bias_v[:, None]) * power @ r.mT, every.shape[1])
         weights = attention_weights(
             content + position, scale, self.causal, key_padding_mask, attn_mask
         )
