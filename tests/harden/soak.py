@@ -1,15 +1,17 @@
 """Call every native op from eight threads for minutes: soak.py MINUTES
 
-Each round, eight new threads do the same work in an order of their own: the calls of
+Each round, eight threads do the same work in an order of their own: the calls of
 tests/test_threads.py on modules that they share, and those below, so that every op is reached, with
 gradients, in place, into `out`, packed, and refused. Every result must have the bits of the first.
+The threads live through all rounds, since torch itself keeps some memory of each thread that has
+multiplied float32 matrices.
 
-After each round, when its threads have ended and malloc has given back what it can, two numbers
-are read: the bytes that malloc has handed out and not got back, which are the same after every
-round but for some KB (glibc only), and the resident memory of the process, which sees all else and
-varies by some MB. For each, the median of the last third of the rounds may be above that of the
-middle third by LIMITS: what a round keeps adds up, caches are full after the first third, and a
-median leaves out rounds that the machine disturbed.
+After each round, when malloc has given back what it can, two numbers are read: the bytes that
+malloc has handed out and not got back, which are the same after every round but for some KB (glibc
+only), and the resident memory of the process, which sees all else and varies by some MB. For each,
+the median of the last third of the rounds may be above that of the middle third by LIMITS: what a
+round keeps adds up, caches are full after the first third, and a median leaves out rounds that the
+machine disturbed.
 """
 
 import argparse
@@ -20,6 +22,7 @@ import random
 import statistics
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -29,7 +32,7 @@ import posenc_ext
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rope_cases import assert_bits, table, uniform
-from test_threads import THREADS, all_jobs, run_together, with_gradients
+from test_threads import THREADS, all_jobs, with_gradients
 
 LIMITS = {"allocated": 2**16, "resident": 2**23}  # bytes
 LIBC = ctypes.CDLL(None)
@@ -114,6 +117,8 @@ def soak(minutes: float) -> int:
     if missed := ops - reached.names:
         raise RuntimeError(f"not called: {sorted(missed)}")
     start, memory, calls = time.monotonic(), [], 0
+    pool = ThreadPoolExecutor(THREADS)
+    sys.setswitchinterval(1e-6)
     while time.monotonic() - start < 60 * minutes or len(memory) < 30:
         jobs = [*all_jobs(), *more_jobs()]  # with modules that have no table yet
 
@@ -124,7 +129,7 @@ def soak(minutes: float) -> int:
                 for actual, wanted in zip(jobs[i](), right[i], strict=True):
                     assert_bits(actual, wanted)
 
-        run_together(run)
+        list(pool.map(run, range(THREADS)))  # raises what any of them raised
         calls += THREADS * len(jobs)
         del jobs, run
         memory.append(memory_in_use())
