@@ -17,12 +17,15 @@ CUDA = torch.cuda.is_available() and bool(posenc_ext._C.build_info()["cuda"])
 # Tests that run no row kernel whose instruction set matters. CI runs the suite under several
 # instruction sets and builds; under all but one it sets POSENC_TESTS=again, which leaves these out.
 ONCE = (
+    "test_attention_memory",
+    "test_attention_modules",
     "test_attention_transformers",
     "test_build_backend",
     "test_compat",
     "test_context_parallel",
     "test_distributed",
     "test_examples",
+    "test_export",
     "test_fuzz",
     "test_interrupts",
     "test_known_failures",

@@ -107,23 +107,28 @@ def package_without_avx2(quick: bool) -> int:
     return cases(run(*command, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1"))
 
 
+def of_the_suite(quick: bool, *names: str, **environment: str) -> int:
+    if quick:
+        raise Skipped("`make test` does it")
+    return pytest(*(f"tests/test_{name}.py" for name in names), **environment)
+
+
 def instruction_sets(quick: bool) -> int:
-    return pytest("tests/test_instruction_sets.py")
+    return of_the_suite(quick, "instruction_sets")
 
 
 def random_calls(quick: bool) -> int:
-    examples = {} if quick else {"POSENC_FUZZ_EXAMPLES": "2000"}
-    names = ("errors", "results", "tables")
-    return pytest(*(f"tests/test_fuzz_{name}.py" for name in names), **examples)
+    names = ("fuzz_errors", "fuzz_results", "fuzz_tables")
+    return of_the_suite(quick, *names, POSENC_FUZZ_EXAMPLES="2000")
 
 
 def threads_forks_and_interrupts(quick: bool) -> int:
     names = ("threads", "interrupts", "package_known", "rotary_module_life")
-    return pytest(*(f"tests/test_{name}.py" for name in names))
+    return of_the_suite(quick, *names)
 
 
 def far_offsets(quick: bool) -> int:
-    return pytest("tests/test_far_offsets.py")
+    return of_the_suite(quick, "far_offsets")
 
 
 def suite_sanitized(quick: bool) -> int:
@@ -174,7 +179,9 @@ STEPS = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="two minutes, the same every time")
+    parser.add_argument(
+        "--quick", action="store_true", help="a minute: the rest is in `make test` and `make cuda`"
+    )
     parser.add_argument("--soak", type=float, default=0, metavar="MINUTES")
     arguments = parser.parse_args()
     steps = {step.__name__: functools.partial(step, arguments.quick) for step in STEPS}
