@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .arguments import check_dtype, error, integer, number
+from .ops.rope_options import check_tensors
 from .ops.rope_table import rope_table
 
 # The largest scale in a table, as a logarithm: that of q times that of k times any activation stays
@@ -107,6 +108,14 @@ def xpos_table(
         raise error(ValueError, op, f"scale_base must be positive, got {base}")
     check_dtype(op, dtype)
     cos, sin = rope_table(positions, inv_freq, dtype=torch.float64, device=device)
+    for name, value in (("zeta", zeta), ("centre", centre)):
+        if isinstance(value, Tensor):
+            check_tensors(op, **{name: value})
+            if value.is_complex():
+                raise error(TypeError, op, f"{name} must be real, got {value.dtype}")
+            if value.is_meta and not cos.is_meta:
+                text = f"{name} must be on the device of the tables ({cos.device}), got meta"
+                raise error(ValueError, op, text)
     decay = 0.0
     if zeta is None:
         zeta = xpos_zeta(2 * inv_freq.shape[-1])

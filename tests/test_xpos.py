@@ -123,6 +123,14 @@ def test_refusals():
         xpos_table(3, INV_FREQ, zeta=torch.ones(3))
     with pytest.raises(ValueError, match="centre must be finite, got inf"):
         xpos_table(3, INV_FREQ, centre=math.inf)
+    for name, size in (("zeta", 32), ("centre", 3)):
+        for kind, value, text in (
+            (TypeError, torch.ones(size).to_sparse(), "must be a dense tensor, got .*sparse"),
+            (TypeError, torch.ones(size, dtype=torch.complex64), "must be real, got .*complex64"),
+            (ValueError, torch.ones(size, device="meta"), "must be on the device of .*got meta"),
+        ):
+            with pytest.raises(kind, match=rf"^posenc_ext.xpos_table: {name} {text}"):
+                xpos_table(torch.arange(3), INV_FREQ, **({"centre": 1.0} | {name: value}))
     with pytest.raises(ValueError, match="dim must be positive and even, got 7"):
         xpos_zeta(7)
     with pytest.raises(ValueError, match="gamma must be positive, got 0"):
