@@ -82,10 +82,22 @@ def all_jobs():
     ]
 
 
+def finish(workers, interval):
+    """Start these threads and wait for them; Python switches between them every `interval` s."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(interval)
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    finally:
+        sys.setswitchinterval(before)
+
+
 def run_together(work, count=THREADS):
     """work(0) .. work(count - 1) at once, switching as often as Python can."""
-    interval, failures = sys.getswitchinterval(), []
-    barrier = threading.Barrier(count)
+    failures, barrier = [], threading.Barrier(count)
 
     def run(number):
         try:
@@ -94,15 +106,7 @@ def run_together(work, count=THREADS):
         except BaseException as error:
             failures.append(error)
 
-    started = [threading.Thread(target=run, args=(number,)) for number in range(count)]
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in started:
-            thread.start()
-        for thread in started:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    finish([threading.Thread(target=run, args=(number,)) for number in range(count)], 1e-6)
     if failures:
         raise failures[0]
 
@@ -174,17 +178,8 @@ def test_other_threads_go_on_during_a_long_call(name):
         finally:
             finished.set()
 
-    interval = sys.getswitchinterval()
-    both = [threading.Thread(target=count), threading.Thread(target=work)]
     with threads(1):
-        sys.setswitchinterval(1000)
-        try:
-            for thread in both:
-                thread.start()
-            for thread in both:
-                thread.join()
-        finally:
-            sys.setswitchinterval(interval)
+        finish([threading.Thread(target=count), threading.Thread(target=work)], 1000)
     assert most[0] >= 5
 
 

@@ -38,7 +38,7 @@ def padding_aware_positions(
 
     Raises:
         TypeError: a wrong type or dtype.
-        ValueError: a wrong shape or a negative int.
+        ValueError: a wrong shape, or a negative `padding_idx` or `past`.
     """
     op = "padding_aware_positions"
     check_ids(op, "input_ids", input_ids)

@@ -139,7 +139,7 @@ def survives(library: Path, file: str, old: str, new: str, tests: str) -> bool:
         if old not in source:
             sys.exit(f"{file} has no {old!r} any more: renew the mutant")
         path.write_text(source.replace(old, new, 1))
-        env = os.environ | {}
+        env = dict(os.environ)
         if tests == "codegen.py":
             env.pop("LD_PRELOAD", None)
             command = [sys.executable, HERE / tests, "--csrc", folder / "csrc", "8.0"]
