@@ -1,5 +1,7 @@
 #include "cuda_on_cpu.h"
 
+#include <dlfcn.h>
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -17,9 +19,14 @@ namespace {
 constexpr size_t kStackBytes = size_t{256} << 10;
 constexpr unsigned kMaxThreads = 1024;
 
-// A place to go on at, by the compiler's own setjmp: AddressSanitizer takes over the library's and
-// makes each jump a hundred times slower. It must not see the functions that jump.
-using Place = void* [5];
+// AddressSanitizer's longjmp, in the place of libc's, makes each jump a hundred times slower, so
+// under it libc is asked for its own. The functions that jump must not be seen by it either.
+using Jump = void (*)(jmp_buf, int);
+#ifdef __SANITIZE_ADDRESS__
+const Jump go_to = reinterpret_cast<Jump>(dlsym(dlopen("libc.so.6", RTLD_LAZY), "_longjmp"));
+#else
+const Jump go_to = _longjmp;
+#endif
 #define POSENC_JUMPS [[gnu::noinline, gnu::no_sanitize("address")]]
 
 // Reached `expected` times, it lets all who wait go on.
@@ -65,7 +72,7 @@ struct Fiber {
   ucontext_t context;
   Stack switching;
   std::unique_ptr<char[]> stack;
-  Place place;
+  jmp_buf place;
   bool started = false, done = false;
   const Barrier* waits_for = nullptr;
   unsigned generation = 0;
@@ -78,7 +85,7 @@ struct Fiber {
 struct Block {
   std::vector<Fiber> fibers{kMaxThreads};
   unsigned current = 0, threads = 0, alive = 0;
-  Place scheduler;
+  jmp_buf scheduler;
   ucontext_t scheduler_context;
   Stack scheduler_stack;
   const std::function<void()>* kernel = nullptr;
@@ -93,7 +100,7 @@ Block* block = nullptr;
 POSENC_JUMPS void yield() {
   Fiber& fiber = block->fibers[block->current];
   fiber.switching.leave_for(block->scheduler_stack);
-  if (__builtin_setjmp(fiber.place) == 0) __builtin_longjmp(block->scheduler, 1);
+  if (_setjmp(fiber.place) == 0) go_to(block->scheduler, 1);
   block->fibers[block->current].switching.arrive_from(block->scheduler_stack);
   block->fibers[block->current].waits_for = nullptr;
 }
@@ -132,11 +139,11 @@ POSENC_JUMPS void resume(unsigned thread) {
     fiber.switching = {fiber.stack.get(), kStackBytes};
   }
   block->scheduler_stack.leave_for(fiber.switching);
-  if (__builtin_setjmp(block->scheduler) != 0) {
+  if (_setjmp(block->scheduler) != 0) {
     block->scheduler_stack.arrive_from(block->fibers[thread].switching);
     return;
   }
-  if (fiber.started) __builtin_longjmp(fiber.place, 1);
+  if (fiber.started) go_to(fiber.place, 1);
   fiber.started = true;
   getcontext(&fiber.context);
   fiber.context.uc_stack.ss_sp = fiber.stack.get();

@@ -142,8 +142,11 @@ def test_special_values(dtype, causal):
         check("alibi_softmax", scores, slopes_of(), 1.0, causal, None)
         check("alibi_softmax_grad", scores, scores, 1.0, causal)
     check("alibi_softmax", rows, slopes_of(), float("inf"), causal, None)
-    weights = CUDA.alibi_softmax(low, slopes_of(), 1.0, False, None)
-    assert weights[0, 2, 1].isnan().all()
+    scores = scores_of((4, 40), dtype)
+    scores[1, 0, 2, 30] = nan_of_ones(dtype)
+    check("alibi_softmax", scores, slopes_of(), 1.0, False, None)
+    weights = CUDA.alibi_softmax(scores, slopes_of(), 1.0, False, None)
+    assert weights[1, 0, 2].isnan().all()
 
 
 @both_masks
