@@ -12,6 +12,10 @@ namespace posenc {
   "offset, "                                                                                \
   "str layout, bool interleaved, bool inverse"
 
+// Those that the norm_rope ops take after them.
+#define NORM_OPTIONS \
+  "float eps, float weight_offset, str norm, str norm_dims, str order, str rounding"
+
 constexpr const char* kSchemas[] = {
     "rope(Tensor x, " ROPE_OPTIONS ") -> Tensor",
     "rope_(Tensor(a!) x, " ROPE_OPTIONS ") -> ()",
@@ -20,6 +24,19 @@ constexpr const char* kSchemas[] = {
     "apply_rope_(Tensor(a!) q, Tensor(b!) k, " ROPE_OPTIONS ") -> ()",
     // Gradients of cos and sin.
     "rope_table_grad(Tensor grad, Tensor x, " ROPE_OPTIONS ") -> (Tensor, Tensor)",
+    "norm_rope(Tensor x, Tensor? weight, Tensor? bias, " ROPE_OPTIONS ", " NORM_OPTIONS
+    ") -> Tensor",
+    "norm_rope_(Tensor(a!) x, Tensor? weight, Tensor? bias, " ROPE_OPTIONS ", " NORM_OPTIONS
+    ") -> ()",
+    "norm_rope_out(Tensor x, Tensor? weight, Tensor? bias, " ROPE_OPTIONS ", " NORM_OPTIONS
+    ", *, Tensor(a!) out) -> ()",
+    "qk_norm_rope(Tensor q, Tensor k, Tensor? q_weight, Tensor? k_weight, Tensor? q_bias, "
+    "Tensor? k_bias, " ROPE_OPTIONS ", " NORM_OPTIONS ") -> (Tensor, Tensor)",
+    "qk_norm_rope_(Tensor(a!) q, Tensor(b!) k, Tensor? q_weight, Tensor? k_weight, Tensor? q_bias, "
+    "Tensor? k_bias, " ROPE_OPTIONS ", " NORM_OPTIONS ") -> ()",
+    // Gradients of x and, if asked for and where they are given, of weight and bias; else empty.
+    "norm_rope_grad(Tensor grad, Tensor x, Tensor? weight, Tensor? bias, bool parameters, "
+    ROPE_OPTIONS ", " NORM_OPTIONS ") -> (Tensor, Tensor, Tensor)",
     "rope_table(Tensor positions, Tensor inv_freq, float attention_factor, ScalarType dtype) -> "
     "(Tensor cos, Tensor sin)",
     "sinusoidal_frequencies(Tensor like, SymInt count, float base, float denominator) -> Tensor",
