@@ -25,6 +25,7 @@ from .ops.alibi import (
     alibi_softmax,
 )
 from .ops.mrope import mrope_axes, mrope_position_ids
+from .ops.norm_rope import norm_rope, qk_norm_rope
 from .ops.permute import half_to_interleaved, interleaved_to_half
 from .ops.position_grid import resize_position_grid
 from .ops.position_ids import (
@@ -87,7 +88,9 @@ __all__ = [
     "interleaved_to_half",
     "mrope_axes",
     "mrope_position_ids",
+    "norm_rope",
     "padding_aware_positions",
+    "qk_norm_rope",
     "rel_shift",
     "relative_gather",
     "relative_scatter",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from .._native import _C
 from ..arguments import error
+from .rope_options import check_tensors
 
 _ops = torch.ops.posenc_ext
 
@@ -158,13 +159,13 @@ def transformed() -> bool:
     )
 
 
-def differentiated(*tensors: Tensor) -> bool:
+def differentiated(*tensors: Tensor | None) -> bool:
     """Does any derivative flow through these?"""
     if transformed():
         return True
     if torch.is_grad_enabled():
         for t in tensors:  # any() of a generator would cost more than all else here
-            if t.requires_grad:
+            if t is not None and t.requires_grad:
                 return True
     return False
 
@@ -231,3 +232,20 @@ def has_tangent(*tensors: Tensor) -> bool:
     return forward_ad._current_level >= 0 and any(
         forward_ad.unpack_dual(t).tangent is not None for t in tensors
     )
+
+
+def check_out(op: str, out: Tensor, inplace: bool, inputs: Iterable[Tensor]) -> None:
+    """out= takes no derivative, of the inputs or of itself, and no part in inplace=True."""
+    check_tensors(op, out=out)
+    if inplace:
+        raise error(ValueError, op, "out must not be given with inplace=True, got both")
+    if not torch.compiler.is_compiling() and out.is_neg():
+        raise error(ValueError, op, "out must not be a lazily negated view, got one")
+    every = (*inputs, out)
+    if has_tangent(*every) or (torch.is_grad_enabled() and any(t.requires_grad for t in every)):
+        raise error(
+            ValueError,
+            op,
+            "out must not be given when a gradient is needed (out= is not differentiable), got an "
+            "argument that requires grad",
+        )

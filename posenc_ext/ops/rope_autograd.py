@@ -23,16 +23,16 @@ from .functions import (
     apply,
     check_inplace,
     check_not_negated,
+    check_out,
     differentiated,
     forward_mode,
-    has_tangent,
     make_function,
     one_by_one,
     save,
     total,
     transformed,
 )
-from .rope_options import RopeOptions, check_tensors
+from .rope_options import RopeOptions
 from .rope_vmap import fold
 
 _ops = torch.ops.posenc_ext
@@ -69,17 +69,7 @@ def rotate_inplace(op: str, xs: tuple[Tensor, ...], options: RopeOptions) -> tup
 
 
 def rotate_out(x: Tensor, out: Tensor, inplace: bool, options: RopeOptions) -> Tensor:
-    check_tensors("rope", out=out)
-    if inplace:
-        raise ValueError("posenc_ext.rope: out must not be given with inplace=True, got both")
-    if not torch.compiler.is_compiling() and out.is_neg():
-        raise ValueError("posenc_ext.rope: out must not be a lazily negated view, got one")
-    inputs = (x, options.cos, options.sin, out)
-    if has_tangent(*inputs) or (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
-        raise ValueError(
-            "posenc_ext.rope: out must not be given when a gradient is needed (out= is not "
-            "differentiable), got an argument that requires grad"
-        )
+    check_out("rope", out, inplace, (x, options.cos, options.sin))
     _ops.rope_out(x, *options, out=out)
     return out
 
