@@ -92,7 +92,7 @@ def register_sharding_rules() -> None:
     The functions and modules of this package do so themselves when they meet a DTensor. Only code
     that hands DTensors to the ops directly must call this first.
     """
-    from . import sharding_rules  # noqa: F401
+    from . import norm_sharding_rules, sharding_rules  # noqa: F401
 
 
 def is_dtensor(x: Any) -> TypeGuard[DTensor]:

@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from dtensor_cases import CASES, Case
+from dtensor_cases import CASES as ROPE_CASES
+from dtensor_cases import Case
+from dtensor_norm_cases import NORM_CASES
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import (
     DTensor,
@@ -21,6 +23,7 @@ from torch.distributed.tensor import (
 )
 from torch.distributed.tensor.debug import CommDebugMode
 
+CASES = ROPE_CASES | NORM_CASES
 EXACT = {"x", "q", "k", "scores"}  # their gradients are not summed over what is sharded
 
 

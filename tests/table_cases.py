@@ -53,6 +53,14 @@ def module(made, inputs):
     return Case(lambda *args: made(*args), inputs, made)
 
 
+def norm_inputs(s):
+    return heads(s), uniform((4,), F64, 7), *rows(s)
+
+
+def qk_norm_inputs(s):
+    return heads(s), heads(s, 1), *(uniform((4,), F64, seed) for seed in (7, 8)), *rows(s)
+
+
 def in_place(op):
     """Into copies, since leaves are refused."""
 
@@ -71,6 +79,15 @@ CASES = {
     "rope, in place": Case(in_place(posenc_ext.rope), rope_inputs),
     "apply_rope": Case(posenc_ext.apply_rope, pair_inputs),
     "apply_rope, in place": Case(in_place(posenc_ext.apply_rope), pair_inputs),
+    "norm_rope": Case(
+        lambda x, w, c, s: posenc_ext.norm_rope(
+            x, w, c, s, bias=w, norm="layer", order="rope_first", offset=1),
+        norm_inputs),
+    "norm_rope, in place": Case(in_place(posenc_ext.norm_rope), norm_inputs),
+    "qk_norm_rope": Case(
+        lambda q, k, v, w, c, s: posenc_ext.qk_norm_rope(q, k, v, w, c, s, weight_offset=1.0),
+        qk_norm_inputs),
+    "qk_norm_rope, in place": Case(in_place(posenc_ext.qk_norm_rope), qk_norm_inputs),
     "rope_table": Case(
         lambda p, f: posenc_ext.rope_table(p, f, dtype=F64),
         lambda s: (uniform((s,), F64, 1), uniform((3,), F64, 2))),
