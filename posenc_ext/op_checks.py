@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -126,6 +126,50 @@ def check_rope_gradients(case: Case) -> Pairs:
     yield gots[2], (gv * u - gu * v).sum((0, 2))
 
 
+def check_norm_rope(case: Case) -> Pairs:
+    """Both orders, and the gradients of x, weight and bias by torch's own operations."""
+    x, tables = case.random(2, 5, 3, 8), case.table(2, 5, 4)
+    c, s = (t.double().cpu()[:, None] for t in tables)
+    given = [x, case.random(8), case.random(9)[:8]]
+    for order in ("norm_first", "rope_first"):
+        leaves = [t.clone().requires_grad_() for t in given]
+        options: Any = {"bias": leaves[2], "norm": "layer", "order": order, "eps": 1e-2}
+        kept = options | {"bias": given[2]}
+        y = posenc_ext.norm_rope(leaves[0], leaves[1], *tables, **options)
+        wide = [t.detach().double().cpu().requires_grad_() for t in given]
+        inner = turned(wide[0], c, s) if order == "rope_first" else wide[0]
+        want = torch.nn.functional.layer_norm(inner, (8,), wide[1], wide[2], 1e-2)
+        want = want if order == "rope_first" else turned(want, c, s)
+        for got in (
+            y,
+            posenc_ext.norm_rope(x.clone(), given[1], *tables, inplace=True, **kept),
+            posenc_ext.norm_rope(x, given[1], *tables, out=torch.empty_like(x), **kept),
+        ):
+            yield got, want.detach()
+        grad = case.random(3, 5, 2, 8).transpose(0, 2)
+        gots = torch.autograd.grad(y, leaves, grad)
+        wants = torch.autograd.grad(want, wide, grad.double().cpu())
+        yield from zip(gots, wants, strict=True)
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    u, v = x.chunk(2, -1)
+    return torch.cat([u * cos - v * sin, v * cos + u * sin], -1)
+
+
+def check_qk_norm_rope(case: Case) -> Pairs:
+    q, k, weight = case.random(2, 5, 3, 8), case.random(2, 5, 1, 8), case.random(8)
+    tables = case.table(2, 5, 4)
+    want = [
+        posenc_ext.norm_rope(x, w, *tables, weight_offset=1.0) for x, w in ((q, weight), (k, None))
+    ]
+    for inplace in (False, True):
+        gots = posenc_ext.qk_norm_rope(
+            q.clone(), k.clone(), weight, None, *tables, weight_offset=1.0, inplace=inplace
+        )
+        yield from zip(gots, want, strict=True)
+
+
 def check_rope_table(case: Case) -> Pairs:
     positions, inv_freq = [0, 1, -7, 4095, 131071, 2**31 - 1], [1.0, 0.31622776601683794, 1e-4]
     gots = posenc_ext.rope_table(
@@ -217,6 +261,8 @@ CHECKS: dict[str, tuple[Callable[[Case], Pairs], float]] = {
     "rope": (check_rope, 1.0),
     "apply_rope": (check_apply_rope, 1.0),
     "rope gradients": (check_rope_gradients, 2.0),
+    "norm_rope": (check_norm_rope, 4.0),
+    "qk_norm_rope": (check_qk_norm_rope, 0.0),
     "rope_table": (check_rope_table, 2.0),
     "sinusoidal_table": (check_sinusoidal_table, 2.0),
     "add_sinusoidal": (check_add_sinusoidal, 1.0),

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from dtensor_cases import CASES, ops, random
-from dtensor_checks import check, distribute
+from dtensor_cases import ops, random
+from dtensor_checks import CASES, check, distribute
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_module
 from torch.distributed.tensor.debug import CommDebugMode

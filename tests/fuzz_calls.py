@@ -24,9 +24,20 @@ INV_FREQ = posenc_ext.rope_frequencies(16).inv_freq
 INDEX = torch.arange(11) % 7
 DISTANCES = torch.arange(-20, 20)
 
+NORM = {
+    "eps": 1e-6, "norm": "layer", "weight_offset": 1.0, "norm_dims": "head", "order": "norm_first",
+    "rounding": "once",
+}  # fmt: skip
+WEIGHT = uniform((16,), seed=3)
+
 FUNCTIONS = {
     "rope": {"x": Q, **ROPE, "out": None},
     "apply_rope": {"q": Q, "k": K, **ROPE},
+    "norm_rope": {"x": Q, "weight": WEIGHT, "bias": WEIGHT, **ROPE, **NORM, "out": None},
+    "qk_norm_rope": {
+        "q": Q, "k": K, "q_weight": WEIGHT, "k_weight": None, "q_bias": WEIGHT, "k_bias": None,
+        **ROPE, **NORM,
+    },
     "rope_frequencies": {
         "dim": 16, "base": 10000.0, "scaling": RULE, "seq_len": 64, "layer_type": None,
         "precision": "exact",

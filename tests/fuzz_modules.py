@@ -61,7 +61,10 @@ MODULES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
         },
     ),
     "RotaryAttention": (
-        {**SIZES, "num_kv_heads": 4, "rotary": True, "rotate_values": False, **FLAGS},
+        {
+            **SIZES, "num_kv_heads": 4, "rotary": True, "rotate_values": False, "qk_norm": "rms",
+            **FLAGS,
+        },
         {"forward": {"x": X, **MASKS, "past": PAST, "use_cache": False, "offset": None}},
     ),
     "RotaryPositionalEmbedding": (

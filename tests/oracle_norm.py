@@ -28,11 +28,15 @@ def groups(x, weight, layout, norm_dims):
     """The channels that share a statistic: (index into x, index into the weight) of each group."""
     heads = layout.find("h") if norm_dims == "all" else -1
     d = x.shape[-1]
+    if d == 0:
+        return
     for index in np.ndindex(*[1 if i == heads else n for i, n in enumerate(x.shape[:-1])]):
         if heads < 0:
             yield [(index, slice(0, d))]
         else:
             each = range(x.shape[heads])
+            if not each:
+                return
             yield [
                 ((*index[:heads], h, *index[heads + 1 :]), slice(h * d, h * d + d)) for h in each
             ]

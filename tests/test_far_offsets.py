@@ -23,6 +23,8 @@ CALLS = {
     "rope_q_and_k": (X, lambda x: posenc_ext.apply_rope(x, x, COS, SIN, positions=ROWS)[1]),
     "rope_inplace": (X, lambda x: posenc_ext.rope(x, COS, SIN, positions=ROWS, inplace=True)),
     "rope_out": (X, lambda x: posenc_ext.rope(X, COS, SIN, positions=ROWS, out=x)),
+    "norm_rope": (X, lambda x: posenc_ext.norm_rope(x, None, COS, SIN, positions=ROWS)),
+    "norm_rope_backward": (X, lambda g: torch.autograd.grad(normed(), LEAVES[0], g)[0]),
     "rope_cos": (COS, lambda c: posenc_ext.rope(X, c, SIN, positions=ROWS)),
     "rope_positions": (
         ROWS[:2].int(),
@@ -45,6 +47,10 @@ LEAVES = [t.clone().requires_grad_() for t in (X, COS, SIN)]
 
 def rotated():
     return posenc_ext.rope(*LEAVES, positions=ROWS)
+
+
+def normed():
+    return posenc_ext.norm_rope(LEAVES[0], None, COS, SIN, positions=ROWS)
 
 
 def rope_table(positions):

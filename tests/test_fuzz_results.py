@@ -3,11 +3,13 @@
 import numpy as np
 import oracle
 import oracle_alibi
+import oracle_norm
 import oracle_relative
 import oracle_sinusoidal
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from norm_cases import DIMS, NORMS, ORDERS, channels, parameter
 from rope_cases import DTYPES, LAYOUTS, VIEWS, assert_close, check_rope, double, table, uniform
 from test_fuzz_errors import many
 
@@ -55,6 +57,35 @@ def test_rope(data):
         cuts = data.draw(st.lists(st.integers(0, size["t"]), max_size=4))
         options["cu_seqlens"] = torch.tensor([0, *sorted(cuts), size["t"]])
     check_rope(x, cos, sin, **options)
+
+
+@many
+@given(st.data())
+def test_norm_rope(data):
+    layout = data.draw(st.sampled_from(LAYOUTS))
+    n, rest = data.draw(st.integers(0, 40)), data.draw(st.integers(0, 9))
+    size = {axis: data.draw(lengths) for axis in "bsh"} | {"d": 2 * n + rest}
+    size["t"] = size["s"]
+    dtype = data.draw(dtypes)
+    x = viewed(data, tuple(size[axis] for axis in layout), dtype)
+    cos, sin = table(n, torch.float64 if dtype == torch.float64 else torch.float32)
+    options = {
+        "layout": layout,
+        "interleaved": data.draw(st.booleans()),
+        "norm": data.draw(st.sampled_from(NORMS)),
+        "norm_dims": data.draw(st.sampled_from(DIMS)),
+        "order": data.draw(st.sampled_from(ORDERS)),
+        "eps": data.draw(st.sampled_from([1e-3, 0.5])),
+        "offset": data.draw(st.integers(0, 50)),
+    }
+    made = [parameter(channels(x, layout, options["norm_dims"]), dtype, seed) for seed in (1, 2)]
+    weight, options["bias"] = (t if data.draw(st.booleans()) else None for t in made)
+    # Few channels may be far smaller than their mean square with eps, and are magnified.
+    y = posenc_ext.norm_rope(x, weight, cos, sin, **options)
+    given = {key: double(value) for key, value in options.items()}
+    right = oracle_norm.norm_rope(*map(double, (x, weight, cos, sin)), **given)
+    few = {torch.float64: 1e-12, torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
+    np.testing.assert_allclose(double(y), right, rtol=2**-7, atol=few[dtype])
 
 
 @many

@@ -133,6 +133,9 @@ DIFFERENTIATED = {
     "rope by the dispatcher": (
         lambda x, c, s: torch.ops.posenc_ext.rope(x, c, s, *ROWS), LONG, COS, SIN,
     ),
+    "qk_norm_rope": (
+        lambda x, c, s: posenc_ext.qk_norm_rope(x, x[:, :3], None, None, c, s)[1], LONG, COS, SIN,
+    ),
     "rope_table": (lambda f: posenc_ext.rope_table(40, f)[0], torch.ones(8, dtype=torch.float64)),
     "add_sinusoidal": (posenc_ext.add_sinusoidal, LONG[:, :, 0]),
     "add_alibi": (posenc_ext.add_alibi, SCORES, SLOPES),

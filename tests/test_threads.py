@@ -62,6 +62,12 @@ def function_jobs():
             with_gradients, lambda x, c, s: posenc_ext.apply_rope(x, x, c, s)[1], x, cos, sin
         )
         yield lambda x=x, c=cos, s=sin: list(posenc_ext.apply_rope(x, x[:, :5], c, s))
+        yield functools.partial(
+            with_gradients,
+            lambda x, w: posenc_ext.norm_rope(x, w, COS, SIN),
+            x,
+            torch.linspace(0.5, 2, 32, dtype=dtype),
+        )
         yield functools.partial(with_gradients, posenc_ext.add_sinusoidal, x[:, :, 0])
         yield functools.partial(with_gradients, posenc_ext.alibi_softmax, scores, slopes)
         yield functools.partial(

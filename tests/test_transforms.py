@@ -36,6 +36,13 @@ DERIVATIVES = {
     "apply_rope": (lambda x, c, s: torch.cat(posenc_ext.apply_rope(x, x * 2, c, s)), rope_tensors),
     "rope_in_place": (rope_in_place, rope_tensors),
     "apply_rope_in_place": (apply_in_place, rope_tensors),
+    "norm_rope": (
+        lambda x, c, s: posenc_ext.norm_rope(x, c[0, :1].expand(4), c, s, bias=s[1].repeat(2)),
+        rope_tensors),
+    "qk_norm_rope": (
+        lambda x, c, s: torch.cat(
+            posenc_ext.qk_norm_rope(x, x * 2, None, s[0].repeat(2), c, s, order="rope_first")),
+        rope_tensors),
     "rope_table": (tables_of, table_tensors),
     "sinusoidal_table": (
         lambda x, p: x * posenc_ext.sinusoidal_table(p, 3, dtype=F64), table_tensors[:2]),

@@ -124,6 +124,28 @@ def test_vmap_of_apply_rope(layout, lengths):
         assert_vmap(call, tensors, dims)
 
 
+@pytest.mark.parametrize("norm_dims", ["head", "all"])
+@pytest.mark.parametrize("layout", ["bshd", "hsd", "thd"])
+def test_vmap_of_norm_rope(layout, norm_dims):
+    x, (cos, sin) = uniform(shape(layout, b=2, s=4, h=3, d=8)), table(4)
+    weight = uniform((8 if norm_dims == "head" else 24,), seed=4)
+    packed = {"cu_seqlens": torch.tensor([0, 1, 4])} if layout == "thd" else {}
+
+    def one(x, weight, cos):
+        options = {"layout": layout, "norm_dims": norm_dims, **packed}
+        return posenc_ext.norm_rope(x, weight, cos, sin, **options)
+
+    def pair(x, weight, cos):
+        options = {"layout": layout, "norm_dims": norm_dims, "k_bias": weight, **packed}
+        return posenc_ext.qk_norm_rope(x, x + 1, None, weight, cos, sin, **options)
+
+    for call in (one, pair):
+        for dims in ((0, None, None), (1, 0, None), (None, None, 0), (2, 0, 1)):
+            given = zip((x, weight, cos), dims, strict=True)
+            tensors = [batched(t, d, i) for i, (t, d) in enumerate(given)]
+            assert_vmap(call, tensors, dims)
+
+
 def test_vmap_of_a_batch_is_one_call(monkeypatch):
     """Not one per sample, also over tables."""
 

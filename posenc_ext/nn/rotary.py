@@ -241,6 +241,22 @@ class RotaryPositionalEmbedding(nn.Module):
         Returns:
             The rotated `q`, or ``(q, k)`` if `k` is given.
         """
+        cos, sin, rows = self._rows_for(q, k, positions, offset, cu_seqlens, seq_len)
+        flags: Any = {"inverse": inverse, "inplace": inplace}
+        if k is None:
+            return rope(q, cos, sin, **rows, **flags)
+        return apply_rope(q, k, cos, sin, **rows, **flags)
+
+    def _rows_for(
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        positions: Tensor | None = None,
+        offset: int | Tensor = 0,
+        cu_seqlens: Tensor | None = None,
+        seq_len: int | None = None,
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """cos and sin for q and k, and the arguments that pick their rows."""
         tokens.check_inputs(q, k, self.layout)
         offset, seq_len = tokens.offset_of(offset), tokens.length_of(seq_len)
         tokens.check_boundaries(cu_seqlens, q.device)
@@ -264,16 +280,8 @@ class RotaryPositionalEmbedding(nn.Module):
             dtype = torch.float64 if double else torch.float32
             cos, sin = self._computed(positions.to(q.device), seq_len, dtype, multi_axis)
             positions, offset, cu_seqlens = None, 0, None
-        if k is None:
-            return rope(
-                q, cos, sin, layout=self.layout, positions=positions, offset=offset,
-                cu_seqlens=cu_seqlens, interleaved=self.interleaved, inverse=inverse,
-                inplace=inplace,
-            )  # fmt: skip
-        return apply_rope(
-            q, k, cos, sin, layout=self.layout, positions=positions, offset=offset,
-            cu_seqlens=cu_seqlens, interleaved=self.interleaved, inverse=inverse, inplace=inplace,
-        )  # fmt: skip
+        rows = {"positions": positions, "offset": offset, "cu_seqlens": cu_seqlens}
+        return cos, sin, {"layout": self.layout, "interleaved": self.interleaved, **rows}
 
     def _apply(self, fn: Any, recurse: bool = True) -> RotaryPositionalEmbedding:
         self._tables.clear()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..arguments import at_least, error, integer, probability
 from ..ops.functions import forward_mode
+from ..ops.norm_rope import qk_norm_rope
 from ..ops.rope_options import check_flags
 from .attention import (
     Cache,
@@ -50,6 +51,9 @@ class RotaryAttention(nn.Module):
             layers; False for no positions at all.
         rotate_values: rotate v too, as in RoFormer with `rotary_value`. The output then depends on
             absolute positions.
+        qk_norm: "rms" to normalise each head of q and k before it is rotated, as Qwen3 does, by
+            RMSNorm with the weights q_norm and k_norm ``[D]`` and eps 1e-6, in one pass with the
+            rotation; None not to.
         causal: a token sees itself and what came before.
         bias: of the four projections.
         dropout: of the attention weights, in training.
@@ -66,6 +70,7 @@ class RotaryAttention(nn.Module):
         *,
         rotary: bool | RotaryPositionalEmbedding = True,
         rotate_values: bool = False,
+        qk_norm: str | None = None,
         causal: bool = True,
         bias: bool = False,
         dropout: float = 0.0,
@@ -90,11 +95,17 @@ class RotaryAttention(nn.Module):
         self.rotary = _rotary(rotary, dim)
         if self.rotate_values and self.rotary is None:
             raise error(ValueError, _OP, "rotate_values must be False without rotary, got True")
+        if qk_norm not in (None, "rms"):
+            raise error(ValueError, _OP, f"qk_norm must be 'rms' or None, got {qk_norm!r}")
+        self.qk_norm = qk_norm
         where: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
         self.q_proj = nn.Linear(d_model, d_model, **where)
         self.k_proj = nn.Linear(d_model, self.num_kv_heads * dim, **where)
         self.v_proj = nn.Linear(d_model, self.num_kv_heads * dim, **where)
         self.o_proj = nn.Linear(d_model, d_model, **where)
+        if qk_norm is not None:
+            self.q_norm = nn.RMSNorm(dim, eps=1e-6, device=device, dtype=dtype)
+            self.k_norm = nn.RMSNorm(dim, eps=1e-6, device=device, dtype=dtype)
 
     def forward(
         self,
@@ -132,8 +143,10 @@ class RotaryAttention(nn.Module):
         q, k, v = (f(x).unflatten(-1, (-1, dim)) for f in (self.q_proj, self.k_proj, self.v_proj))
         if self.rotary is not None:
             start = keys - x.shape[1] if offset is None else _offset(offset, x.shape[0])
-            q, k = self.rotary(q, k, offset=start)
+            q, k = self._rotated(self.rotary, q, k, start)
             v = self.rotary(v, offset=start) if self.rotate_values else v
+        elif self.qk_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         k, v = extend(_OP, past, k, v)
         dropout = self.dropout if self.training else 0.0
@@ -154,10 +167,22 @@ class RotaryAttention(nn.Module):
         y = self.o_proj(merge_heads(y))
         return outputs(y, weights if need_weights else None, (k, v) if use_cache else None)
 
+    def _rotated(
+        self, rotary: RotaryPositionalEmbedding, q: Tensor, k: Tensor, start: int | Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if self.qk_norm is None:
+            q, k = rotary(q, k, offset=start)
+            return q, k
+        cos, sin, rows = rotary._rows_for(q, k, offset=start)
+        weights, eps = (self.q_norm.weight, self.k_norm.weight), self.q_norm.eps or 0.0
+        result: Any = qk_norm_rope(q, k, *weights, cos, sin, eps=eps, **rows)
+        return result
+
     def extra_repr(self) -> str:
         return (
             f"{self.d_model}, {self.num_heads}, num_kv_heads={self.num_kv_heads}, "
-            f"causal={self.causal}, dropout={self.dropout}, rotate_values={self.rotate_values}"
+            f"causal={self.causal}, dropout={self.dropout}, rotate_values={self.rotate_values}, "
+            f"qk_norm={self.qk_norm!r}"
         )
 
 

@@ -79,6 +79,15 @@ def more_jobs():
         lambda: [posenc_ext.rope(q.clone(), cos, sin, **packed, inplace=True)],
         lambda: [posenc_ext.rope(q, cos, sin, **packed, out=torch.empty_like(q))],
         lambda: list(posenc_ext.apply_rope(q.clone(), q + 1, cos, sin, **packed, inplace=True)),
+        lambda: with_gradients(lambda x: posenc_ext.norm_rope(x, None, cos, sin, **packed), q),
+        lambda: list(
+            posenc_ext.qk_norm_rope(
+                q.clone(), q + 1, None, None, cos, sin, **packed, inplace=True, norm_dims="all"
+            )
+        ),
+        lambda: [
+            posenc_ext.norm_rope(q, None, cos, sin, **packed, out=torch.empty_like(q), norm="l2")
+        ],
         lambda: with_gradients(lambda s: posenc_ext.alibi_bias(s, 60, causal=True), slopes),
         lambda: with_gradients(posenc_ext.add_alibi, scores, slopes),
         lambda: [posenc_ext.add_alibi(scores.clone(), slopes, inplace=True)],
