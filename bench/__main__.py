@@ -18,6 +18,7 @@ import torch
 
 from . import (
     bench_alibi,
+    bench_norm_rope,
     bench_relative,
     bench_rope,
     bench_rope_peers,
@@ -47,6 +48,9 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "rope.backward": bench_rope_peers.backward,
     "rope.decode": bench_rope.decode,
     "rope.threads": bench_rope.threads,
+    "norm_rope.prepared": bench_norm_rope.prepared,
+    "norm_rope.peers": bench_norm_rope.peers,
+    "norm_rope.decode": bench_norm_rope.decode,
     "alibi.bias": bench_alibi.bias,
     "alibi.softmax": bench_alibi.softmax,
     "alibi.prepared": bench_alibi.added,

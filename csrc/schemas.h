@@ -35,8 +35,8 @@ constexpr const char* kSchemas[] = {
     "qk_norm_rope_(Tensor(a!) q, Tensor(b!) k, Tensor? q_weight, Tensor? k_weight, Tensor? q_bias, "
     "Tensor? k_bias, " ROPE_OPTIONS ", " NORM_OPTIONS ") -> ()",
     // Gradients of x and, if asked for and where they are given, of weight and bias; else empty.
-    "norm_rope_grad(Tensor grad, Tensor x, Tensor? weight, Tensor? bias, bool parameters, "
-    ROPE_OPTIONS ", " NORM_OPTIONS ") -> (Tensor, Tensor, Tensor)",
+    "norm_rope_grad(Tensor grad, Tensor x, Tensor? weight, Tensor? bias, bool "
+    "parameters, " ROPE_OPTIONS ", " NORM_OPTIONS ") -> (Tensor, Tensor, Tensor)",
     "rope_table(Tensor positions, Tensor inv_freq, float attention_factor, ScalarType dtype) -> "
     "(Tensor cos, Tensor sin)",
     "sinusoidal_frequencies(Tensor like, SymInt count, float base, float denominator) -> Tensor",

@@ -1,13 +1,12 @@
 // norm_rope, qk_norm_rope and their gradient on CPU: walk tiles of tokens in parallel, call the row
 // kernels.
-#include "norm_rope_ops.h"
-
 #include <vector>
 
 #include "cpu/huge_pages.h"
 #include "cpu/norm_rope_tiles.h"
 #include "cpu/parallel.h"
 #include "cpu/rope_index.h"
+#include "norm_rope_ops.h"
 
 namespace posenc {
 namespace {
@@ -100,7 +99,8 @@ void grad_tiles(const Tensor& grad, const NormInput& in, RopeAxes axes, const No
   const NormWeights<Math> weights(in, norm, rule, o.heads);
   const int64_t tiles = (o.tokens + kNormGradTokens - 1) / kNormGradTokens;
   const int64_t all_tiles = o.batch * tiles;
-  std::vector<double> weight_sums(all_tiles * dweight.numel()), bias_sums(all_tiles * dbias.numel());
+  std::vector<double> weight_sums(all_tiles * dweight.numel()),
+      bias_sums(all_tiles * dbias.numel());
   const int64_t per_tile = std::max<int64_t>(1, kNormGradTokens * o.heads * dim);
   const int64_t grain = std::max<int64_t>(1, kGrainElements / per_tile);
   parallel_for(0, all_tiles, grain, [&](int64_t begin, int64_t end) {

@@ -10,10 +10,11 @@ namespace posenc {
 // type: float, or double for double x.
 struct NormRows {
   NormRule rule;
-  bool all;            // one statistic for all heads of a token
-  const void* weight;  // [dim], or [heads * dim] if `all`; weight_offset is added, ones if not given
-  const void* bias;    // like weight, zeros if not given
-  const void* ones;    // [dim]
+  bool all;  // one statistic for all heads of a token
+  const void*
+      weight;        // [dim], or [heads * dim] if `all`; weight_offset is added, ones if not given
+  const void* bias;  // like weight, zeros if not given
+  const void* ones;  // [dim]
   const void* zeros;
   void* scratch;  // norm_scratch(heads, dim, all) elements
 };

@@ -1,4 +1,6 @@
 // norm_rope, qk_norm_rope and their gradient on CUDA: the arguments as the kernels want them.
+#include <ATen/ops/zero.h>
+
 #include <algorithm>
 
 #include "cuda/launch.h"
@@ -60,6 +62,11 @@ struct OnCuda {
   static void grad(const Tensor& grad, const NormInput& in, RopeAxes axes, const NormOptions& norm,
                    const RopeOptions<int64_t>& options, const Tensor& dx, const Tensor& dweight,
                    const Tensor& dbias) {
+    if (dx.numel() == 0) {
+      dweight.zero_();
+      dbias.zero_();
+      return;
+    }
     const auto type = dx.scalar_type();
     NormGradCall call{};
     call.norm = norm_call("norm_rope_grad", in, dx, axes, norm, options, dx.size(axes.seq));
@@ -80,7 +87,6 @@ struct OnCuda {
     call.statistics = statistics.mutable_data_ptr();
     if (dweight.numel() > 0) call.weight_sums = weight_sums.mutable_data_ptr<double>();
     if (dbias.numel() > 0) call.bias_sums = bias_sums.mutable_data_ptr<double>();
-    if (dx.numel() == 0 && dweight.numel() + dbias.numel() == 0) return;
     launch_on_device_of(dx, [&](cudaStream_t stream) {
       launch_norm_rope_grad(call, rope_dtype(type), options.interleaved, stream);
     });

@@ -44,7 +44,11 @@ struct NormGradTeam {
           Pairs a, b;
           a.read(row(head), pair, call.pairs, call.q.rope.x_dim);
           b.read(grad_row(grad, group, head), pair, call.pairs, grad.grad_dim);
-          (call.rule.rope_first ? a : b).turn(call, grid, group, pair, !call.rule.rope_first);
+          if (call.rule.rope_first) {
+            a.turn(call, grid, group, pair, false);
+          } else {
+            b.turn(call, grid, group, pair, true);
+          }
           a.put(x + head * call.dim, pair, call.pairs);
           b.put(g + head * call.dim, pair, call.pairs);
         },
@@ -79,9 +83,12 @@ struct NormGradTeam {
   POSENC_DEVICE_METHOD void sums(int heads, int lane, NormStatistics<A>& s) const {
     norm_statistic(call, heads, lane, [&](int h, int64_t d) { return x_at(h, d); }, s);
     const A count = call.rule.averaged ? static_cast<A>(heads * call.dim) : A(1);
-    s.along = norm_sum<A>(heads, call.dim, lane, [&](int h, int64_t d) {
-                return g_at(h, d) * weight(h, d) * norm_unit(x_at(h, d), s.mean, s.scale);
-              }) / count;
+    s.along =
+        norm_sum<A>(heads, call.dim, lane,
+                    [&](int h, int64_t d) {
+                      return g_at(h, d) * weight(h, d) * norm_unit(x_at(h, d), s.mean, s.scale);
+                    }) /
+        count;
     s.flat = 0;
     if (!call.rule.centred) return;
     s.flat = norm_sum<A>(heads, call.dim, lane,
@@ -132,7 +139,7 @@ POSENC_DEVICE A* statistic_of(const NormGradCall& call, int64_t batch, int64_t t
 }
 
 template <class T, bool interleaved, bool aligned>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     norm_rope_grad_kernel(const __grid_constant__ NormGradCall call,
                           const __grid_constant__ NormGrid grid) {
   using A = math_t<T>;
@@ -173,13 +180,12 @@ __global__ void __launch_bounds__(kThreads)
 
 // One thread for each channel of the weight, in each tile of tokens.
 template <class T, bool interleaved>
-__global__ void __launch_bounds__(kThreads)
-    norm_parameters_kernel(const __grid_constant__ NormGradCall call, int64_t size,
-                           int64_t tiles) {
+__global__ void __launch_bounds__(kThreads, 2)
+    norm_parameters_kernel(const __grid_constant__ NormGradCall call, int64_t size, int64_t tiles) {
   using A = math_t<T>;
   const NormCall& norm = call.norm;
   const RopeOperand& o = norm.q.rope;
-  const int64_t in_batch = ceil_div(o.tokens, kNormGradTokens);
+  const int64_t in_batch = (o.tokens + kNormGradTokens - 1) / kNormGradTokens;
   for (int64_t i = grid_thread(); i < tiles * size; i += grid_step()) {
     const int64_t tile = i / size, at = i - tile * size;
     const int64_t d = norm.all ? at % norm.dim : at;
@@ -199,8 +205,8 @@ __global__ void __launch_bounds__(kThreads)
         group.head = head;
         const T* x = reinterpret_cast<const T*>(o.x) + batch * o.x_batch + token * o.x_token +
                      head * o.x_head;
-        const A value = channel<T, interleaved>(norm, group, x, o.x_dim, d, norm.rule.rope_first,
-                                                false);
+        const A value =
+            channel<T, interleaved>(norm, group, x, o.x_dim, d, norm.rule.rope_first, false);
         const A g = channel<T, interleaved>(norm, group, grad_row(call, group, 0), call.grad_dim, d,
                                             !norm.rule.rope_first, true);
         const A* kept = statistic_of<A>(call, batch, token, norm.all ? 0 : head);
@@ -215,7 +221,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class S>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     norm_tiles_kernel(const double* sums, S* out, int64_t size, int64_t tiles) {
   for (int64_t i = grid_thread(); i < size; i += grid_step()) {
     double total = 0;

@@ -16,7 +16,6 @@ struct NormChannel {
   using A = math_t<T>;
   NormStatistics<A> statistic;
   bool shifted, unit_first, round_after;
-  A weight_offset;
 
   POSENC_DEVICE_METHOD A norm(A x, A weight, A bias) const {
     A unit = shifted ? norm_unit(x, statistic.mean, statistic.scale) : x * statistic.scale;
@@ -27,19 +26,18 @@ struct NormChannel {
   }
 };
 
-// The weights of channels at, at + 1, ... ; those of the second partners of pairs where interleaved.
+// The weights of channels at, at + 1, ...
 template <class A, int width>
-POSENC_DEVICE void read_weights(const NormCudaOperand& o, const NormGrid& grid, A offset,
-                                int64_t at, A* weight, A* bias) {
+POSENC_DEVICE void read_weights(const NormCudaOperand& o, bool wide, A offset, int64_t at,
+                                A* weight, A* bias) {
 #pragma unroll
   for (int i = 0; i < width; ++i) weight[i] = 1, bias[i] = 0;
   if (o.weight.data != nullptr) {
-    read_entries<A, width>(o.weight, grid.wide_weights, at * o.weight.column, weight);
+    read_entries<A, width>(o.weight, wide, at * o.weight.column, weight);
 #pragma unroll
     for (int i = 0; i < width; ++i) weight[i] = weight[i] + offset;
   }
-  if (o.bias.data != nullptr)
-    read_entries<A, width>(o.bias, grid.wide_weights, at * o.bias.column, bias);
+  if (o.bias.data != nullptr) read_entries<A, width>(o.bias, wide, at * o.bias.column, bias);
 }
 
 template <class T, bool interleaved, bool aligned>
@@ -97,18 +95,18 @@ struct NormTeam {
   POSENC_DEVICE_METHOD A operator()(int head, int64_t d) const {
     if (values != nullptr) return values[head * call.dim + d];
     const bool turn = call.rule.rope_first;
-    const A x = channel<T, interleaved>(call, group, row(head), group.operand->rope.x_dim, d, turn,
-                                        false);
+    const A x =
+        channel<T, interleaved>(call, group, row(head), group.operand->rope.x_dim, d, turn, false);
     return turn && call.rule.round_between ? rounded<T>(x) : x;
   }
 
   POSENC_DEVICE_METHOD void write(const NormStatistics<A>& statistic) const {
     const RopeOperand& o = group.operand->rope;
     const A offset = static_cast<A>(call.weight_offset);
-    const NormChannel<T> channel = {statistic,
-                                    call.rule.centred || group.operand->bias.data != nullptr,
-                                    call.rule.round_unit,
-                                    call.rule.round_between && !call.rule.rope_first, offset};
+    const bool wide = aligned && grid.wide_weights;
+    const NormChannel<T> channel = {
+        statistic, call.rule.centred || group.operand->bias.data != nullptr, call.rule.round_unit,
+        call.rule.round_between && !call.rule.rope_first};
     for_each_unit<W>(
         call, group.heads, thread, grid.team,
         [&](int head, int64_t pair) {
@@ -121,10 +119,10 @@ struct NormTeam {
           A weight[2 * W], bias[2 * W];
           const int64_t first = call.all ? head * call.dim : 0;
           if constexpr (interleaved) {
-            read_weights<A, 2 * W>(*group.operand, grid, offset, first + 2 * pair, weight, bias);
+            read_weights<A, 2 * W>(*group.operand, wide, offset, first + 2 * pair, weight, bias);
           } else {
-            read_weights<A, W>(*group.operand, grid, offset, first + pair, weight, bias);
-            read_weights<A, W>(*group.operand, grid, offset, first + call.pairs + pair, weight + W,
+            read_weights<A, W>(*group.operand, wide, offset, first + pair, weight, bias);
+            read_weights<A, W>(*group.operand, wide, offset, first + call.pairs + pair, weight + W,
                                bias + W);
           }
 #pragma unroll
@@ -145,7 +143,7 @@ struct NormTeam {
             read_tail(x, head, at);
           }
           const int64_t first = call.all ? head * call.dim : 0;
-          read_weights<A, W>(*group.operand, grid, offset, first + at, weight, bias);
+          read_weights<A, W>(*group.operand, wide, offset, first + at, weight, bias);
           T* out = group.out + head * o.out_head;
           Pack<T> pack;
 #pragma unroll
@@ -160,7 +158,7 @@ struct NormTeam {
 };
 
 template <class T, bool interleaved, bool aligned>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     norm_rope_kernel(const __grid_constant__ NormCall call, const __grid_constant__ NormGrid grid) {
   using A = math_t<T>;
   __shared__ Bytes16 memory[kNormBytes / 16];
@@ -213,8 +211,7 @@ void launch_typed(const NormCall& call, bool interleaved, cudaStream_t stream) {
 
 }  // namespace
 
-void launch_norm_rope(const NormCall& call, RopeDtype type, bool interleaved,
-                      cudaStream_t stream) {
+void launch_norm_rope(const NormCall& call, RopeDtype type, bool interleaved, cudaStream_t stream) {
   switch (type) {
     case RopeDtype::f32:
       return launch_typed<float>(call, interleaved, stream);

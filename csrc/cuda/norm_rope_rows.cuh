@@ -19,11 +19,11 @@ constexpr int kNormBytes = 24576;  // of rows in shared memory
 constexpr unsigned kEveryLane = 0xffffffffu;
 
 struct NormGrid {
-  int team;              // threads
-  int capacity;          // elements of the math type that a team can hold
-  bool tokens_inner;     // neighbouring teams take tokens of one head, not heads of one token
-  bool wide_tables;      // cos and sin may be read 16 bytes at a time
-  bool wide_weights;     // weights and biases may
+  int team;           // threads
+  int capacity;       // elements of the math type that a team can hold
+  bool tokens_inner;  // neighbouring teams take tokens of one head, not heads of one token
+  bool wide_tables;   // cos and sin may be read 16 bytes at a time
+  bool wide_weights;  // weights and biases may
   int64_t q_groups, groups;
 };
 
@@ -206,7 +206,8 @@ POSENC_DEVICE void norm_statistic(const NormCall& call, int heads, int lane, con
     return value * value;
   });
   found.mean = mean;
-  found.scale = norm_scale(sum, call.rule.averaged ? channels : A(1), static_cast<A>(call.rule.eps));
+  found.scale =
+      norm_scale(sum, call.rule.averaged ? channels : A(1), static_cast<A>(call.rule.eps));
 }
 
 // ---- Launch. ----

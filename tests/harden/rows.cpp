@@ -24,6 +24,8 @@ using namespace posenc;
 
 namespace posenc {
 
+bool norm_rope_case(Random& random);  // norm_rows.cpp
+bool norm_rope_grad_case(Random& random);
 bool relative_gather_case(Random& random);  // relative_rows.cpp
 bool relative_scatter_case(Random& random);
 
@@ -228,6 +230,8 @@ int main(int count, char** arguments) {
     bool (*run)(Random&);
   } kernels[] = {{"rope", rope_case},
                  {"rope_table_grad", rope_grad_case},
+                 {"norm_rope", norm_rope_case},
+                 {"norm_rope_grad", norm_rope_grad_case},
                  {"rope_table", rope_table_case},
                  {"add_sinusoidal", sinusoidal_case},
                  {"alibi", alibi_case},
