@@ -12,10 +12,10 @@ from rope_cases import full_width, rotate_half, table, uniform
 import posenc_ext
 
 pytest.importorskip("transformers", reason="transformers is not installed")
-from transformers.models.gemma3 import modeling_gemma3 as gemma3  # noqa: E402
-from transformers.models.llama4 import modeling_llama4 as llama4  # noqa: E402
-from transformers.models.olmo2 import modeling_olmo2 as olmo2  # noqa: E402
-from transformers.models.qwen3 import modeling_qwen3 as qwen3  # noqa: E402
+from transformers.models.gemma3 import modeling_gemma3 as gemma3
+from transformers.models.llama4 import modeling_llama4 as llama4
+from transformers.models.olmo2 import modeling_olmo2 as olmo2
+from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
 B, S, H, K, D = 2, 33, 8, 2, 64
 COS, SIN = table(D // 2, length=S)
