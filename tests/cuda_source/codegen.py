@@ -74,7 +74,7 @@ ONLY_STORES = r"(alibi_cells|table)_kernel<.*, false, true>$|relative_gather_ker
 ONLY_LOADS = r"alibi_slope_grad_kernel<"
 
 # Kernels whose last template argument is the layout of the pairs.
-NO_WIDE_PATH = ("rope_table_grad_kernel",)
+NO_WIDE_PATH = ("rope_table_grad_kernel", "norm_parameters_kernel")
 
 
 def resources(source, arch, folder):

@@ -63,6 +63,26 @@ MUTANTS = [
         "test_alibi_source.py",
     ),
     ("alibi_grad_kernels.cu", "double total = 0", "float total = 0", "test_alibi_source.py"),
+    (
+        "norm_rope_rows.cuh",
+        "d < dim; d += kNormSums",
+        "d < dim; d += 8",
+        "test_norm_rope_source.py",
+    ),
+    ("norm_rope_rows.cuh", "half + pair + i", "half + pair", "test_norm_rope_source.py"),
+    ("norm_rope_kernels.cu", "bool wide = aligned &&", "bool wide =", "test_norm_rope_source.py"),
+    (
+        "norm_rope_kernels.cu",
+        "__syncthreads();  // the groups",
+        "// the groups",
+        "test_norm_rope_source.py",
+    ),
+    (
+        "norm_rope_grad_kernels.cu",
+        "token < o.tokens; ++token",
+        "token < o.tokens - 1; ++token",
+        "test_norm_rope_source.py",
+    ),
     ("table_rows.cuh", "i < call.pairs;", "true;", "test_table_source.py"),  # missing bound
     ("table_rows.cuh", "place.column[0] + W", "place.column[0] + 1", "test_table_source.py"),
     ("table.cuh", "by_offset ? at.offset : i", "at.offset", "test_table_source.py"),
