@@ -1,7 +1,7 @@
 """qk_norm_rope against the norms and rotations of transformers' own attention, on random weights.
 
-Sums of squares have another order there, so bits may differ: by at most 2 * 2**-23 of the length of
-the pair (u, v), which the rotation keeps.
+Sums of squares have another order there, so bits may differ. In units of 2**-23 of the length of a
+pair (u, v), which rotation keeps, ours are within 3 of the exact value and within 4 of theirs.
 """
 
 import numpy as np
@@ -38,19 +38,19 @@ def rotated(module, q, k):
     return q.transpose(1, 2), k.transpose(1, 2)
 
 
-def assert_two_units(actual, right, interleaved=False):
+def assert_units(actual, right, interleaved=False):
     if interleaved:
         u, v = right[..., ::2], right[..., 1::2]
     else:
         u, v = right.chunk(2, -1)
     length = full_width(torch.hypot(u, v), interleaved).numpy()
     error = np.abs(actual.detach().numpy() - right.detach().numpy())
-    assert (error / length).max() <= 2 * np.finfo(np.float32).eps
+    assert (error / length).max() <= 4 * np.finfo(np.float32).eps
 
 
 def check(given, right, interleaved=False):
     for a, b in zip(given, right, strict=True):
-        assert_two_units(a, b, interleaved)
+        assert_units(a, b, interleaved)
 
 
 @torch.no_grad()
@@ -64,6 +64,12 @@ def test_each_head(module, norm, offset):
     norms = [randomised(getattr(module, norm)(D, eps=1e-6), seed=i) for i in (2, 3)]
     weights = [n.weight for n in norms]
     given = posenc_ext.qk_norm_rope(q, k, *weights, COS, SIN, weight_offset=offset)
+    exact = (x.double() * (x.double().square().mean(-1, True) + 1e-6).rsqrt() for x in (q, k))
+    scaled = [x * (w.double() + offset) for x, w in zip(exact, weights, strict=True)]
+    for ours, x in zip(given, scaled, strict=True):
+        right = posenc_ext.rope(x, COS, SIN)
+        length = torch.hypot(*right.chunk(2, -1)).repeat(1, 1, 1, 2)
+        assert ((ours - right).abs() / length).max() <= 3 * 2**-23
     check(given, rotated(module, norms[0](q), norms[1](k)))
 
 
