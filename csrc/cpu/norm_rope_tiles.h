@@ -6,6 +6,7 @@
 #include "cpu/norm_rope_rows.h"
 #include "cpu/rope_tables.h"
 #include "norm_rope.h"
+#include "rope_operand.h"
 
 namespace posenc {
 

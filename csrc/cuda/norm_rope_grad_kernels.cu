@@ -10,19 +10,6 @@
 namespace posenc {
 namespace {
 
-template <class T>
-POSENC_DEVICE const T* grad_row(const NormGradCall& call, const NormGroup<T>& group, int head) {
-  return reinterpret_cast<const T*>(call.grad) + group.batch * call.grad_batch +
-         group.token * call.grad_token + (group.head + head) * call.grad_head;
-}
-
-template <class A>
-POSENC_DEVICE A weight_at(const NormCall& call, int64_t channel) {
-  const RopeCudaTable& w = call.q.weight;
-  if (w.data == nullptr) return A(1);
-  return widen_entry<A>(w, channel * w.column) + static_cast<A>(call.weight_offset);
-}
-
 template <class T, bool interleaved, bool aligned>
 struct NormGradTeam {
   using A = math_t<T>;
@@ -128,15 +115,6 @@ struct NormGradTeam {
         });
   }
 };
-
-// Where the statistic of a group is kept.
-template <class A>
-POSENC_DEVICE A* statistic_of(const NormGradCall& call, int64_t batch, int64_t token,
-                              int64_t head) {
-  const RopeOperand& o = call.norm.q.rope;
-  return static_cast<A*>(call.statistics) +
-         2 * ((batch * o.tokens + token) * (call.norm.all ? 1 : o.heads) + head);
-}
 
 template <class T, bool interleaved, bool aligned>
 __global__ void __launch_bounds__(kThreads, 2)

@@ -210,6 +210,30 @@ POSENC_DEVICE void norm_statistic(const NormCall& call, int heads, int lane, con
       norm_scale(sum, call.rule.averaged ? channels : A(1), static_cast<A>(call.rule.eps));
 }
 
+// ---- Gradients. ----
+
+template <class T>
+POSENC_DEVICE const T* grad_row(const NormGradCall& call, const NormGroup<T>& group, int head) {
+  return reinterpret_cast<const T*>(call.grad) + group.batch * call.grad_batch +
+         group.token * call.grad_token + (group.head + head) * call.grad_head;
+}
+
+template <class A>
+POSENC_DEVICE A weight_at(const NormCall& call, int64_t channel) {
+  const RopeCudaTable& w = call.q.weight;
+  if (w.data == nullptr) return A(1);
+  return widen_entry<A>(w, channel * w.column) + static_cast<A>(call.weight_offset);
+}
+
+// Where the statistic of a group is kept.
+template <class A>
+POSENC_DEVICE A* statistic_of(const NormGradCall& call, int64_t batch, int64_t token,
+                              int64_t head) {
+  const RopeOperand& o = call.norm.q.rope;
+  return static_cast<A*>(call.statistics) +
+         2 * ((batch * o.tokens + token) * (call.norm.all ? 1 : o.heads) + head);
+}
+
 // ---- Launch. ----
 
 inline bool wide_entries(const RopeCudaTable& t, RopeDtype math) {

@@ -242,26 +242,18 @@ class RotaryPositionalEmbedding(nn.Module):
             The rotated `q`, or ``(q, k)`` if `k` is given.
         """
         cos, sin, rows = self._rows_for(q, k, positions, offset, cu_seqlens, seq_len)
-        flags: Any = {"inverse": inverse, "inplace": inplace}
-        if k is None:
-            return rope(q, cos, sin, **rows, **flags)
-        return apply_rope(q, k, cos, sin, **rows, **flags)
+        flags: Any = rows | {"inverse": inverse, "inplace": inplace}
+        return rope(q, cos, sin, **flags) if k is None else apply_rope(q, k, cos, sin, **flags)
 
     def _rows_for(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        positions: Tensor | None = None,
-        offset: int | Tensor = 0,
-        cu_seqlens: Tensor | None = None,
-        seq_len: int | None = None,
-    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        self, q: Tensor, k: Tensor | None, positions: Tensor | None = None,
+        offset: int | Tensor = 0, cu_seqlens: Tensor | None = None, seq_len: int | None = None,
+    ) -> tuple[Tensor, Tensor, dict[str, Any]]:  # fmt: skip
         """cos and sin for q and k, and the arguments that pick their rows."""
         tokens.check_inputs(q, k, self.layout)
         offset, seq_len = tokens.offset_of(offset), tokens.length_of(seq_len)
         tokens.check_boundaries(cu_seqlens, q.device)
-        double = q.dtype == torch.float64
-        size = q.shape[self._length_axis]
+        double, size = q.dtype == torch.float64, q.shape[self._length_axis]
         if k is not None:
             size = max(size, k.shape[self._length_axis])
         if positions is None and isinstance(offset, (int, torch.SymInt)):

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from ..distributed import beside, is_dtensor, rope_options_beside
 from .norm_rope_autograd import (
-    Parameters,
     norm_rotate,
     norm_rotate_inplace,
     norm_rotate_out,
     norm_rotate_pair,
 )
+from .norm_rope_formula import Parameters
 from .norm_rope_options import check_parameters, norm_options
 from .rope_options import check_flags, check_tensors, rope_options
 

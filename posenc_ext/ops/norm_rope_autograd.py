@@ -2,14 +2,14 @@
 
 A first gradient is one native pass, in which the statistic of each row is computed again: nothing
 is saved but the inputs. Where that gradient is differentiated itself, and for forward mode and the
-gradients of cos and sin, the same formulas stand here in torch's operations and :func:`rotate`,
-whose derivatives are known to every order. Roundings on the way count as the identity.
+gradients of cos and sin, the formulas of norm_rope_formula.py serve. Roundings on the way count as
+the identity.
 """
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,17 +27,12 @@ from .functions import (
     save,
     total,
 )
-from .norm_rope_options import NormAxes, NormOptions
-from .rope_autograd import rotate, rotate_by, table_grads
+from .norm_rope_formula import Formula, Gradients, Parameters
+from .norm_rope_options import NormOptions
 from .rope_options import RopeOptions
 from .rope_vmap import fold
 
 _ops = torch.ops.posenc_ext
-
-
-class Parameters(NamedTuple):
-    weight: Tensor | None
-    bias: Tensor | None
 
 
 def norm_rotate(x: Tensor, p: Parameters, rope: RopeOptions, norm: NormOptions) -> Tensor:
@@ -88,84 +83,6 @@ def norm_rotate_out(
     return out
 
 
-class Gradients(NamedTuple):
-    x: Tensor | None = None
-    weight: Tensor | None = None
-    bias: Tensor | None = None
-    cos: Tensor | None = None
-    sin: Tensor | None = None
-
-
-class _Formula:
-    """The norm at x, and what derivatives need of it, in the dtype of the arithmetic."""
-
-    def __init__(self, x: Tensor, p: Parameters, rope: RopeOptions, norm: NormOptions) -> None:
-        self.axes = axes = NormAxes(x, rope, norm)
-        self.norm, self.parameters, self.dtype = norm, p, x.dtype
-        self.rope = rope.with_tables(rope.cos.to(axes.dtype), rope.sin.to(axes.dtype))
-        self.tables = rope.cos.dtype
-        self.x = x.to(axes.dtype)
-        self.unit, self.scale = axes.unit(rotate(self.x, self.rope) if norm.rope_first else self.x)
-        self.weight = axes.weight(p.weight)
-
-    def normed(self) -> Tensor:
-        y = self.unit * self.weight
-        bias = self.parameters.bias
-        return y if bias is None else y + self.axes.parameter(bias)
-
-    def pull_back(self, grad: Tensor, tables: bool) -> Gradients:
-        """The gradients, for that of the result."""
-        axes, (weight, bias) = self.axes, self.parameters
-        grad = grad.to(axes.dtype)
-        after = grad if self.norm.rope_first else rotate(grad, self.rope.inverted())
-        before = axes.along(after * self.weight, self.unit, self.scale)
-        dcos: Tensor | None = None
-        dsin: Tensor | None = None
-        if self.norm.rope_first:
-            dx = rotate(before, self.rope.inverted())
-            if tables:
-                dcos, dsin = table_grads(before, self.x, self.rope)
-        else:
-            dx = before
-            if tables:
-                dcos, dsin = table_grads(grad, self.normed(), self.rope)
-        return Gradients(
-            dx.to(self.dtype),
-            None if weight is None else axes.add_up(after * self.unit, weight),
-            None if bias is None else axes.add_up(after, bias),
-            None if dcos is None else dcos.to(self.tables),
-            None if dsin is None else dsin.to(self.tables),
-        )
-
-    def push_forward(self, tangents: Gradients) -> Tensor | None:
-        """The tangent of the result, for those of the arguments."""
-        axes = self.axes
-        dx, dweight, dbias, dcos, dsin = tangents
-        dx = None if dx is None else dx.to(axes.dtype)
-        if self.norm.rope_first:
-            dx = self._turned(dx, self.x, dcos, dsin)
-        dy = None if dx is None else axes.along(dx, self.unit, self.scale) * self.weight
-        dy = total(
-            dy,
-            None if dweight is None else self.unit * axes.parameter(dweight),
-            None if dbias is None else axes.parameter(dbias).expand(self.x.shape),
-        )
-        if not self.norm.rope_first:
-            dy = self._turned(dy, self.normed(), dcos, dsin)
-        return None if dy is None else dy.to(self.dtype)
-
-    def _turned(
-        self, dx: Tensor | None, x: Tensor, dcos: Tensor | None, dsin: Tensor | None
-    ) -> Tensor | None:
-        """The tangent of a rotation of x."""
-        dtype, tables = self.axes.dtype, dcos is not None or dsin is not None
-        dcos, dsin = (None if t is None else t.to(dtype) for t in (dcos, dsin))
-        return total(
-            None if dx is None else rotate(dx, self.rope),
-            rotate_by(x, dcos, dsin, self.rope) if tables else None,
-        )
-
-
 def _pull_back(
     grad: Tensor | None,
     x: Tensor,
@@ -182,7 +99,7 @@ def _pull_back(
     if grad is None:
         return Gradients()
     if tables or differentiated(*(t for t in (grad, x, *p, rope.cos, rope.sin) if t is not None)):
-        return _Formula(x, p, rope, norm).pull_back(grad, tables)
+        return Formula(x, p, rope, norm).pull_back(grad, tables)
     dx, dweight, dbias = _ops.norm_rope_grad(grad, x, *p, parameters, *rope, *norm)
     return Gradients(
         dx,
@@ -201,7 +118,7 @@ def _differentiated_grad(
 ) -> tuple[Tensor, ...]:
     """The op norm_rope_grad, called with tensors that need derivatives."""
     rope, norm = RopeOptions(*options[:9]), NormOptions(*options[9:])
-    found = _Formula(x, Parameters(weight, bias), rope, norm).pull_back(grad, False)
+    found = Formula(x, Parameters(weight, bias), rope, norm).pull_back(grad, False)
     given = (found.weight, found.bias) if parameters else (None, None)
     like = [x if t is None else t for t in (weight, bias)]
     empty = (t.new_empty(0) if g is None else g for g, t in zip(given, like, strict=True))
@@ -258,7 +175,7 @@ class NormRope(Op, name="norm_rope", inputs=5):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor | None:
         (x, *p), rope, norm = _kept(ctx)
-        return _Formula(x, Parameters(*p), rope, norm).push_forward(Gradients(*tangents[:5]))
+        return Formula(x, Parameters(*p), rope, norm).push_forward(Gradients(*tangents[:5]))
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, *rest: Any) -> tuple[Any, Any]:
@@ -303,7 +220,7 @@ class QkNormRope(Op, name="qk_norm_rope", inputs=8):
         tensors, rope, norm = _kept(ctx)
         outputs = []
         for i in range(2):
-            formula = _Formula(tensors[i], Parameters(tensors[i + 2], tensors[i + 4]), rope, norm)
+            formula = Formula(tensors[i], Parameters(tensors[i + 2], tensors[i + 4]), rope, norm)
             given = Gradients(tangents[i], tangents[i + 2], tangents[i + 4], *tangents[6:8])
             pushed = formula.push_forward(given)
             # autograd takes no None from a jvp: where no tangent comes in, zeros go out.
