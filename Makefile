@@ -2,11 +2,13 @@
 # PYTHON: what .venv is made from. TORCH: what pip installs as torch, with pip's options if need be.
 # TORCH_CUDA: the torch with CUDA that cuda-build compiles against.
 # ARGS: more arguments for pytest, the demo or the bench.
+# JOBS: processes that run tests, by default one for each core (at most 8).
 PYTHON ?= python3
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 TORCH_CUDA ?= torch==2.14.1
 ARGS ?=
+JOBS ?= auto
 
 BIN := $(abspath $(VENV))/bin
 # One stamp per choice of torch, so that another TORCH sets up again.
@@ -18,6 +20,9 @@ BUILD_FILES := setup.py pyproject.toml posenc_ext/_version.py \
   $(shell find build_backend csrc -name '*.py' -o -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -name '*.cu*')
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PATH := $(BIN):$(PATH)
+# Tests in parallel processes. Their threads are more than the cores, so they sleep while they wait.
+PYTEST := pytest -n $(JOBS) --maxprocesses 8 --dist loadfile
+test cmake-test cuda cuda-build: export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench check lint cmake-test peers-test smoke install-test harden harden-quick smollm2 cuda cuda-mutants cuda-build gpu clean
@@ -29,7 +34,7 @@ demo: $(BUILT) ## set up, then train a small language model with rotary position
 	$(BIN)/python examples/demo.py $(ARGS)
 
 test: $(BUILT) ## set up, then run the tests under each instruction set this machine has
-	.ci/each_isa pytest $(ARGS)
+	.ci/each_isa $(PYTEST) $(ARGS)
 
 bench: $(BUILT) ## set up, then measure speed beside a copy of the same bytes
 	$(BIN)/python -m bench $(ARGS)
@@ -48,7 +53,7 @@ cmake-test: $(DEV) ## build with CMake and run the tests on that module
 	  -DPOSENC_WERROR=$(or $(POSENC_WERROR),0)
 	cmake --build build/cmake $(if $(MAX_JOBS),-j $(MAX_JOBS))
 	PYTHONPATH=$(CURDIR)/build/cmake/python POSENC_MODULE_DIR=$(CURDIR)/build/cmake/python/posenc_ext \
-	  POSENC_TESTS=again pytest $(ARGS)
+	  POSENC_TESTS=kernels $(PYTEST) $(ARGS)
 
 peers-test: $(DEV) ## compare with other libraries, and models compiled with and without our kernels
 	$(PIP) install --no-build-isolation -e '.[peers]'
@@ -70,7 +75,7 @@ harden-quick: $(DEV)
 	$(BIN)/python tests/harden/run.py --quick
 
 cuda: $(DEV) ## run the CUDA kernels on the CPU, and check what nvcc makes of them (no GPU)
-	$(BIN)/python tests/harden/sanitized.py pytest tests/cuda_source $(ARGS)
+	$(BIN)/python tests/harden/sanitized.py $(PYTEST) tests/cuda_source $(ARGS)
 	$(BIN)/python tests/cuda_source/codegen.py
 
 cuda-mutants: $(DEV) ## put faults into the CUDA kernels: does `make cuda` notice each? (minutes)
@@ -86,7 +91,7 @@ cuda-build: ## build in full against a torch with CUDA and run the CPU tests on 
 	cd build && $(CUDA_BIN)/python -c 'import posenc_ext as p; assert p._C.build_info()["cuda"]'
 	# From another folder: the tree has a module of its own, for another torch.
 	cd build && POSENC_MODULE_DIR=$$($(CUDA_BIN)/python -c 'import posenc_ext as p; print(*p.__path__)') \
-	  POSENC_TESTS=again $(CUDA_BIN)/pytest -c ../pyproject.toml --rootdir .. ../tests $(ARGS)
+	  POSENC_TESTS=again $(CUDA_BIN)/$(PYTEST) -c ../pyproject.toml --rootdir .. ../tests $(ARGS)
 
 gpu: ## build, test and time on a GPU; PYTHON must have a torch with CUDA
 	$(PYTHON) bench/gpu.py $(ARGS)

@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import sys
 
 import pytest
@@ -14,8 +15,11 @@ import posenc_ext
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = pathlib.Path(posenc_ext.__file__).resolve().parent
 CUDA = torch.cuda.is_available() and bool(posenc_ext._C.build_info()["cuda"])
-# Tests that run no row kernel whose instruction set matters. CI runs the suite under several
-# instruction sets and builds; under all but one it sets POSENC_TESTS=again, which leaves these out.
+# CI runs the suite under several instruction sets and builds. In all runs but one POSENC_TESTS
+# names what is left out, so that each fact is tested once:
+#   again    tests that neither another build of the module nor another torch can change;
+#   kernels  besides, tests that no row kernel can change: of errors, transforms, compilation and
+#            modules, and those that start a process for each instruction set themselves.
 ONCE = (
     "test_attention_memory",
     "test_attention_modules",
@@ -39,6 +43,29 @@ ONCE = (
     "test_systems",
     "test_threads",
 )
+NO_KERNELS = (
+    "test_alibi_attention",
+    "test_alibi_errors",
+    "test_alibi_ops",
+    "test_attention",
+    "test_build",
+    "test_learned",
+    "test_main",
+    "test_package",
+    "test_permute",
+    "test_pytorch_life",
+    "test_relative_index",
+    "test_roberta",
+    "test_rope_errors",
+    "test_rope_frequencies",
+    "test_rope_ops",
+    "test_rotary",
+    "test_sinusoidal_errors",
+    "test_sinusoidal_ops",
+    "test_transforms",
+    "test_vmap",
+)
+LEFT_OUT = {None: (), "all": (), "again": ONCE, "kernels": ONCE + NO_KERNELS}
 FAIL_WITHOUT_CUDA = os.environ.get("FAIL_WITHOUT_CUDA", "0") not in ("", "0")
 
 
@@ -82,12 +109,14 @@ def pytest_report_header():
 
 
 def pytest_collection_modifyitems(config, items):
-    if os.environ.get("POSENC_TESTS") != "again":
+    names = LEFT_OUT[os.environ.get("POSENC_TESTS")]
+    if not names:
         return
     kept, left_out = [], []
-    for item in items:  # the bit tests start a process under each instruction set themselves
-        once = item.path.name.startswith(ONCE) or "instruction_sets" in item.name
-        (left_out if once else kept).append(item)
+    for item in items:
+        # Of the code around the rows, or of a process for each instruction set.
+        around = re.search("instruction_sets|memory|compile", item.name)
+        (left_out if around or item.path.name.startswith(names) else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
