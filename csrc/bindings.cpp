@@ -102,11 +102,12 @@ struct RopeArguments {
   OptionalTensor positions, offsets, cu_seqlens;
   int64_t offset = 0;
   c10::string_view layout;
-  bool interleaved = false, inverse = false, inplace = false;
+  bool interleaved = false, inverse = false, inplace = false, interleaved_out = false;
 
   RopeArguments(PlainArguments& read, py::handle cos_, py::handle sin_, py::handle layout_,
                 py::handle positions_, py::handle offset_, py::handle cu_seqlens_,
-                py::handle interleaved_, py::handle inverse_, py::handle inplace_)
+                py::handle interleaved_, py::handle inverse_, py::handle inplace_,
+                py::handle interleaved_out_)
       : cos(read.tensor(cos_)),
         sin(read.tensor(sin_)),
         positions(read.optional_tensor(positions_)),
@@ -114,7 +115,8 @@ struct RopeArguments {
         layout(read.string(layout_)),
         interleaved(read.boolean(interleaved_)),
         inverse(read.boolean(inverse_)),
-        inplace(read.boolean(inplace_)) {
+        inplace(read.boolean(inplace_)),
+        interleaved_out(interleaved_out_.is_none() ? interleaved : read.boolean(interleaved_out_)) {
     offset = read.offset(offset_, offsets);
   }
 };
@@ -122,7 +124,7 @@ struct RopeArguments {
 template <class Result, class... Lead>
 using RopeOp = Result(Lead..., const Tensor&, const Tensor&, const OptionalTensor&,
                       const OptionalTensor&, const OptionalTensor&, SymInt, c10::string_view, bool,
-                      bool);
+                      bool, bool);
 
 template <class Signature>
 c10::TypedOperatorHandle<Signature> find_op(const char* name) {
@@ -140,24 +142,25 @@ auto run(int64_t elements, const Call& call) {
 
 py::object rope(py::handle x_, py::handle cos, py::handle sin, py::handle layout,
                 py::handle positions, py::handle offset, py::handle cu_seqlens,
-                py::handle interleaved, py::handle inverse, py::handle inplace, py::handle out_) {
+                py::handle interleaved, py::handle inverse, py::handle inplace,
+                py::handle interleaved_out, py::handle out_) {
   static const auto op = find_op<RopeOp<Tensor, const Tensor&>>("posenc_ext::rope");
   static const auto op_ = find_op<RopeOp<void, const Tensor&>>("posenc_ext::rope_");
   PlainArguments read(!modes_active() && out_.is_none());
   const Tensor& x = read.tensor(x_);
   const RopeArguments a(read, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
-                        inplace);
+                        inplace, interleaved_out);
   if (!read.plain()) return py::none();
   if (a.inplace) {
     run(x.numel(), [&] {
       op_.call(x, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
-               a.interleaved, a.inverse);
+               a.interleaved, a.inverse, a.interleaved_out);
     });
     return py::reinterpret_borrow<py::object>(x_);
   }
   Tensor result = run(x.numel(), [&] {
     return op.call(x, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
-                   a.interleaved, a.inverse);
+                   a.interleaved, a.inverse, a.interleaved_out);
   });
   return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(result)));
 }
@@ -165,7 +168,7 @@ py::object rope(py::handle x_, py::handle cos, py::handle sin, py::handle layout
 py::object apply_rope(py::handle q_, py::handle k_, py::handle cos, py::handle sin,
                       py::handle layout, py::handle positions, py::handle offset,
                       py::handle cu_seqlens, py::handle interleaved, py::handle inverse,
-                      py::handle inplace) {
+                      py::handle inplace, py::handle interleaved_out) {
   using Pair = std::tuple<Tensor, Tensor>;
   static const auto op =
       find_op<RopeOp<Pair, const Tensor&, const Tensor&>>("posenc_ext::apply_rope");
@@ -174,19 +177,19 @@ py::object apply_rope(py::handle q_, py::handle k_, py::handle cos, py::handle s
   PlainArguments read(!modes_active());
   const Tensor &q = read.tensor(q_), &k = read.tensor(k_);
   const RopeArguments a(read, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
-                        inplace);
+                        inplace, interleaved_out);
   if (!read.plain()) return py::none();
   const int64_t elements = q.numel() + k.numel();
   if (a.inplace) {
     run(elements, [&] {
       op_.call(q, k, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
-               a.interleaved, a.inverse);
+               a.interleaved, a.inverse, a.interleaved_out);
     });
     return py::make_tuple(q_, k_);
   }
   auto [q_out, k_out] = run(elements, [&] {
     return op.call(q, k, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
-                   a.interleaved, a.inverse);
+                   a.interleaved, a.inverse, a.interleaved_out);
   });
   return py::make_tuple(py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(q_out))),
                         py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(k_out))));

@@ -25,8 +25,9 @@ struct RopeOptions {
   const std::optional<at::Tensor>& cu_seqlens;  // [N + 1]
   Int offset;
   std::string_view layout;
-  bool interleaved;
+  bool interleaved;  // pairs of the input
   bool inverse;
+  bool interleaved_out;  // pairs of the output
 };
 
 // Where the axes of a layout stand; -1 for one that it does not have. The last axis is D.

@@ -10,7 +10,7 @@ namespace posenc {
 #define ROPE_OPTIONS                                                                        \
   "Tensor cos, Tensor sin, Tensor? positions, Tensor? offsets, Tensor? cu_seqlens, SymInt " \
   "offset, "                                                                                \
-  "str layout, bool interleaved, bool inverse"
+  "str layout, bool interleaved, bool inverse, bool interleaved_out"
 
 constexpr const char* kSchemas[] = {
     "rope(Tensor x, " ROPE_OPTIONS ") -> Tensor",

@@ -99,7 +99,7 @@ def _rope_axes(
         starts = "b" if offsets.ndim == 1 and "b" in x else "1"[: offsets.ndim]
     bounds: Names = None if cu_seqlens is None else "1"
     axes = "bh" + ("s" if rows is not None or cos.ndim == 3 else "")
-    rest: list[Names] = [table, table, rows, starts, bounds, None, None, None, None]
+    rest: list[Names] = [table, table, rows, starts, bounds, *[None] * 5]
     return x, rest, "".join(axis for axis in axes if axis in x)
 
 

@@ -97,7 +97,8 @@ def what_has_no_rule_is_redistributed() -> None:
             assert comm.get_total_counts() > 0
             assert torch.equal(given.full_tensor(), call(t))
     # An op knows no positions but those it is given: it must not take a shard for the beginning.
-    tail, tables = (None, None, None, 1, "bshd", False, False), (shard(cos, None), shard(sin, None))
+    tail = (None, None, None, 1, "bshd", False, False, False)
+    tables = (shard(cos, None), shard(sin, None))
     given = ops.rope(shard(q, 1), *tables, *tail)
     assert torch.equal(given.full_tensor(), posenc_ext.rope(q, cos, sin, offset=1))
     table_grads = ops.rope_table_grad(shard(q, 1), shard(q, 1), *tables, *tail)

@@ -47,7 +47,7 @@ each_positions = torch.stack([(positions + i) % 11 for i in range(B)])
 starts = torch.arange(B) % 3
 bounds = torch.tensor([0, 2, 2, S])
 x, q, k = random(B, S, H, D), random(B, S, H, D), random(B, S, K, D)
-tail = (False, False)
+tail = (False, False, False)
 scores, slopes, batch_slopes = random(B, H, S, S + 2), random(H).abs(), random(B, H).abs()
 keys = torch.stack([torch.arange(S + 2).sub(i).clamp(min=0) for i in range(B)])
 mask = keys > 0
@@ -260,6 +260,7 @@ CASES: dict[str, list[Case]] = {
         *rope_cases(
             posenc_ext.rope, {"x": x.transpose(1, 2)}, "bhsd", "bsh", layout="bhsd", inverse=True
         ),
+        *rope_cases(posenc_ext.rope, {"x": x}, "bshd", "bsh", interleaved_out=True)[-2:],
         *packed_cases(),
     ],
     "rope_": rope_cases(inplace(posenc_ext.rope, "x"), {"x": x}, "bshd", "bsh"),

@@ -17,7 +17,7 @@ COS, SIN = table(8)
 SCORES = uniform((2, 4, 5, 7))
 ROPE = {
     "cos": COS, "sin": SIN, "layout": "bshd", "positions": None, "offset": 0, "cu_seqlens": None,
-    "interleaved": False, "inverse": False, "inplace": False,
+    "interleaved": False, "interleaved_out": True, "inverse": False, "inplace": False,
 }  # fmt: skip
 SLOPES = posenc_ext.alibi_slopes(4)
 INV_FREQ = posenc_ext.rope_frequencies(16).inv_freq

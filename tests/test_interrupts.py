@@ -126,7 +126,7 @@ def test_growth_of_a_table_that_other_threads_grow_too():
 torch.manual_seed(0)
 ATTENTION = posenc_ext.ALiBiAttention(16, 2)
 SCORES, SLOPES, INDEX = uniform((1, 2, 5, 7)), posenc_ext.alibi_slopes(2), torch.arange(11) % 7
-ROWS = (None, None, None, 0, "bshd", False, False)
+ROWS = (None, None, None, 0, "bshd", False, False, False)
 DIFFERENTIATED = {
     "apply_rope": (lambda x, c, s: posenc_ext.apply_rope(x, x[:, :3], c, s)[1], LONG, COS, SIN),
     "rope in place": (lambda x: posenc_ext.rope(2 * x, COS, SIN, inplace=True), LONG),

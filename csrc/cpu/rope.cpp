@@ -1,5 +1,8 @@
 // rope and apply_rope on CPU: check, allocate, walk tiles of tokens in parallel, call the row
 // kernel.
+#include <algorithm>
+#include <vector>
+
 #include "cpu/huge_pages.h"
 #include "cpu/parallel.h"
 #include "cpu/rope_index.h"
@@ -29,6 +32,12 @@ bool stream(c10::ArrayRef<RopeOperand> operands, int64_t item, int64_t pairs) {
   return bytes >= large;
 }
 
+// Is a row written over itself in another order?
+bool reorders_in_place(c10::ArrayRef<RopeOperand> operands, const RopeOptions<int64_t>& options) {
+  return options.interleaved != options.interleaved_out &&
+         std::any_of(operands.begin(), operands.end(), [](const auto& o) { return o.x == o.out; });
+}
+
 template <class Math>
 void rotate_tiles(c10::ArrayRef<RopeOperand> operands, const RopeOptions<int64_t>& options,
                   const RopeIndex& index, at::ScalarType type, int64_t dim) {
@@ -42,9 +51,10 @@ void rotate_tiles(c10::ArrayRef<RopeOperand> operands, const RopeOptions<int64_t
     length = std::max(length, operand.tokens);
     heads += operand.heads;
   }
-  const auto kernel = rope_rows(current_isa())
-                          .of[static_cast<int>(rope_dtype(type))]
-                          .rotate[options.interleaved][stream(operands, item, pairs)];
+  const auto kernel =
+      rope_rows(current_isa())
+          .of[static_cast<int>(rope_dtype(type))]
+          .rotate[options.interleaved][options.interleaved_out][stream(operands, item, pairs)];
   const int64_t per_token = std::max<int64_t>(heads * dim, 1);
   const int64_t batch = operands[0].batch;
   // Tiles of one batch entry; smaller ones when there are too few for all threads.
@@ -59,6 +69,8 @@ void rotate_tiles(c10::ArrayRef<RopeOperand> operands, const RopeOptions<int64_t
     RopeTile tile{};
     tile.dim = dim;
     tile.pairs = pairs;
+    std::vector<char> scratch(reorders_in_place(operands, options) ? 2 * pairs * item : 0);
+    tile.scratch = scratch.data();
     for (int64_t i = begin; i < end; ++i) {
       const int64_t b = i / tiles, first = i % tiles * step;
       tables.load(index, b, first, std::min(step, length - first), tile);
@@ -77,6 +89,7 @@ void rotate_tiles(c10::ArrayRef<RopeOperand> operands, const RopeOptions<int64_t
 }
 
 struct OnCpu {
+  static constexpr bool kReordersInPlace = true;
   static void prepare(const Tensor& out) { prefer_huge_pages(out); }
 
   static void rotate(const char* op, const Tensor& like, c10::ArrayRef<RopeOperand> operands,

@@ -11,6 +11,7 @@ namespace {
 using at::Tensor;
 
 struct OnCuda {
+  static constexpr bool kReordersInPlace = false;  // threads share out the pairs of a row
   static void prepare(const Tensor&) {}
 
   static void rotate(const char* op, const Tensor& like, c10::ArrayRef<RopeOperand> operands,
@@ -30,7 +31,8 @@ struct OnCuda {
     call.batch = operands[0].batch, call.dim = dim, call.pairs = options.cos.size(-1);
     call.inverse = options.inverse;
     launch_on_device_of(like, [&](cudaStream_t stream) {
-      launch_rope(call, rope_dtype(like.scalar_type()), options.interleaved, stream);
+      launch_rope(call, rope_dtype(like.scalar_type()),
+                  {options.interleaved, options.interleaved_out}, stream);
     });
   }
 };

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from ..arguments import error
-from ..ops.permute import interleaved_to_half
 from ..ops.rope import apply_rope, rope
 
 HALF_DTYPES = (torch.bfloat16, torch.float16)
@@ -55,13 +54,13 @@ def rotate(
     line up with q and k."""
     layout = layout_of(op, q, cos, unsqueeze_dim)
     cos, sin = _half_width(op, form, cos), _half_width(op, form, sin)
-    if form.halved:
-        width = 2 * cos.shape[-1]
-        q = interleaved_to_half(q, width)
-        k = None if k is None else interleaved_to_half(k, width)
     if cos.dim() == 2:  # as rows of one batch entry, so that their number must be S
         cos, sin = cos[None], sin[None]
-    options: dict[str, Any] = {"interleaved": form.interleaved, "inverse": form.inverse}
+    options: dict[str, Any] = {
+        "interleaved": form.interleaved or form.halved,
+        "interleaved_out": form.interleaved,
+        "inverse": form.inverse,
+    }
     if k is None:
         return rope(q, cos, sin, layout=layout, **options), None
     return apply_rope(q, k, cos, sin, layout=layout, **options)

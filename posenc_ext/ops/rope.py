@@ -26,6 +26,7 @@ def apply_rope(
     offset: int | Tensor = 0,
     cu_seqlens: Tensor | None = None,
     interleaved: bool = False,
+    interleaved_out: bool | None = None,
     inverse: bool = False,
     inplace: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
@@ -65,6 +66,8 @@ def apply_rope(
             ``cu_seqlens[i] .. cu_seqlens[i + 1]``, and positions restart with it (at `offset`,
             which may be ``[N]``).
         interleaved: which channels form a pair, see above.
+        interleaved_out: the same of the result: ``interleaved=True, interleaved_out=False`` reads
+            neighbouring channels and writes halves, as DeepSeek-V3 does. Default: as `interleaved`.
         inverse: rotate by the negative angles.
         inplace: write the result into `q` and `k` and return them. To train, take them from a
             fused projection as slices: torch lets nobody write into the views of split, chunk and
@@ -85,19 +88,22 @@ def apply_rope(
     if k is None:
         return rope(
             q, cos, sin, layout=layout, positions=positions, offset=offset, cu_seqlens=cu_seqlens,
-            interleaved=interleaved, inverse=inverse, inplace=inplace,
+            interleaved=interleaved, interleaved_out=interleaved_out, inverse=inverse,
+            inplace=inplace,
         ), None  # fmt: skip
     if not torch.compiler.is_compiling():
         result = _C.apply_rope(
-            q, k, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse, inplace
-        )
+            q, k, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse, inplace,
+            interleaved_out,
+        )  # fmt: skip
         if result is not None:
             return result
     check_tensors("apply_rope", q=q, k=k)
     check_flags("apply_rope", interleaved=interleaved, inverse=inverse, inplace=inplace)
     options = rope_options(
-        "apply_rope", cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse
-    )
+        "apply_rope", cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
+        interleaved_out,
+    )  # fmt: skip
     if is_dtensor(q) or is_dtensor(k):
         options = rope_options_beside("apply_rope", (q, k), options)
     if inplace:
@@ -116,6 +122,7 @@ def rope(
     offset: int | Tensor = 0,
     cu_seqlens: Tensor | None = None,
     interleaved: bool = False,
+    interleaved_out: bool | None = None,
     inverse: bool = False,
     inplace: bool = False,
     out: Tensor | None = None,
@@ -137,15 +144,17 @@ def rope(
     """
     if not torch.compiler.is_compiling():
         result = _C.rope(
-            x, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse, inplace, out
-        )
+            x, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse, inplace,
+            interleaved_out, out,
+        )  # fmt: skip
         if result is not None:
             return result
     check_tensors("rope", x=x)
     check_flags("rope", interleaved=interleaved, inverse=inverse, inplace=inplace)
     options = rope_options(
-        "rope", cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse
-    )
+        "rope", cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
+        interleaved_out,
+    )  # fmt: skip
     if is_dtensor(x):
         options = rope_options_beside("rope", (x,), options)
     if out is not None:
