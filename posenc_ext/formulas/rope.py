@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ..ops.rope_options import RopeOptions
 from .common import exact, like, write
@@ -16,13 +15,12 @@ from .common import exact, like, write
 def row_numbers(length: int, options: RopeOptions) -> Tensor | None:
     """The row of the table [L, n] for each token, [S] or [B, S]; None if that is its own number and
     the table has no more."""
-    rows, offset = options.cos.shape[0], options.offset
+    offset = options.offset
     if options.positions is not None:
         return options.positions
     bounds, offsets = options.cu_seqlens, options.offsets
     if bounds is None and offsets is None:
-        # A symbol is not compared: that would bind it.
-        if isinstance(offset, int) and offset == 0 and statically_known_true(rows == length):
+        if isinstance(offset, int) and offset == 0 and _is_all(length, options.cos):
             return None
         return torch.arange(length, device=options.cos.device) + offset
     token = torch.arange(length, device=options.cos.device)
@@ -34,6 +32,15 @@ def row_numbers(length: int, options: RopeOptions) -> Tensor | None:
         start = offsets[which] if offsets.dim() else offsets
         return token - bounds[which] + start
     return token - bounds[which] + offset
+
+
+def _is_all(length: int, table: Tensor) -> bool:
+    """Has the table so many rows, whatever the symbols in these sizes stand for?"""
+    if isinstance(length, int) and isinstance(table.shape[0], int):
+        return length == table.shape[0]
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import
+
+    return statically_known_true(table.shape[0] == length)
 
 
 def token_tables(length: int, options: RopeOptions) -> tuple[Tensor, Tensor]:
