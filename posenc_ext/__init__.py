@@ -4,6 +4,7 @@ from . import _native
 from ._version import __version__
 from .axial import axial_frequencies, axial_positions, axial_rope_table
 from .distributed import context_parallel_positions
+from .formulas.table import decompositions
 from .frequencies import RopeFrequencies
 from .nn.alibi import ALiBiAttention
 from .nn.bert import BertRelativeAttention
@@ -83,6 +84,7 @@ __all__ = [
     "context_parallel_positions",
     "deberta_relative_index",
     "deberta_relative_position_bucket",
+    "decompositions",
     "half_to_interleaved",
     "interleaved_to_half",
     "mrope_axes",

@@ -47,6 +47,16 @@ def integer(op: str, name: str, value: Any, kind: str = "an int") -> int:
     return result
 
 
+def known(*sizes: int) -> bool:
+    """Are these numbers, and no symbols of a graph that is being traced? A choice that depends on a
+    symbol would bind the graph to one side of it."""
+    if not torch.compiler.is_compiling():
+        return all(isinstance(size, int) for size in sizes)
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # slow to import
+
+    return all([has_static_value(size) for size in sizes])
+
+
 def at_least(op: str, name: str, value: Any, least: int, most: int | None = None) -> int:
     value = integer(op, name, value)
     if value < least:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..arguments import at_least, probability
+from ..arguments import at_least, known, probability
 from ..ops.alibi import alibi_bias, alibi_slopes, alibi_softmax
 from ..ops.rope_options import check_flags
 from .attention import (
@@ -49,7 +49,8 @@ class ALiBiAttention(nn.Module):
         query_block: None computes scores ``[B, H, S, K]`` and one fused softmax. A number, for long
             inputs, takes that many queries at a time through ``scaled_dot_product_attention``, so
             that memory is O(K) a block, in training too: backward computes each block again, except
-            under torch.func.
+            under torch.func. A graph that torch.compile or torch.export made for any length has no
+            such loop and computes as with None.
         device, dtype: of the projections.
 
     Source: https://arxiv.org/abs/2108.12409.
@@ -108,7 +109,8 @@ class ALiBiAttention(nn.Module):
         check_flags(_OP, use_cache=use_cache)
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         k, v = extend(_OP, past, k, v)
-        attend = self._fused if self.query_block is None else self._in_blocks
+        blocks = self.query_block is not None and known(q.shape[2], k.shape[2])
+        attend = self._in_blocks if blocks else self._fused
         y = self.out(merge_heads(attend(q, k, v, key_padding_mask)))
         return outputs(y, None, (k, v) if use_cache else None)
 

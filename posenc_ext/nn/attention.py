@@ -138,7 +138,7 @@ def _cached_keys(op: str, past: Any, size: list[int]) -> int:
             op,
             f"past must be keys and values [B, H, K - S, D] like {wanted}, got {shapes}",
         )
-    return int(count)
+    return count  # no int(), which binds a traced length
 
 
 def check_masks(op: str, keep: Any, mask: Any, size: tuple[int, int, int, int], x: Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..arguments import at_least, error, probability
+from ..arguments import at_least, error, known, probability
 from ..ops.relative import relative_gather
 from ..ops.relative_buckets import MOST_BUCKETS, deberta_buckets_stay_near
 from ..ops.relative_index import deberta_relative_index
@@ -169,9 +169,8 @@ class DebertaDisentangledAttention(nn.Module):
     def _reach(self, length: int) -> tuple[int, int]:
         """The rows that these distances can use, from the first up to the end."""
         buckets = self.position_buckets
-        if buckets is not None and not deberta_buckets_stay_near(
-            buckets, self.max_relative_positions
-        ):
+        near = buckets is None or deberta_buckets_stay_near(buckets, self.max_relative_positions)
+        if not near or not known(length):
             return 0, 2 * self.span
         return max(self.span - max(length - 1, 0), 0), min(self.span + length, 2 * self.span)
 

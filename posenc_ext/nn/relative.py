@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..arguments import LARGEST, at_least, error, integer, probability
+from ..arguments import LARGEST, at_least, error, integer, known, probability
 from ..ops.relative import relative_gather, relative_scatter
 from ..ops.relative_index import clipped_relative_index
 from ..ops.rope_options import check_flags
@@ -115,10 +115,12 @@ class RelativePositionalEmbedding(nn.Module):
 
     def _used(self, q_len: int, k_len: int) -> tuple[Tensor, Tensor]:
         """The rows that these lengths can reach, and the index into them, [Q + K - 1]."""
-        first = max(self.left - max(k_len - 1, 0), 0)
-        last = self.left + min(self.right, max(q_len - 1, 0))
         ends = {"left": self.left, "right": self.right}
         index = clipped_relative_index(q_len, k_len, **ends, device=self.weight.device)
+        if not known(q_len, k_len):
+            return self.weight, index
+        first = max(self.left - max(k_len - 1, 0), 0)
+        last = self.left + min(self.right, max(q_len - 1, 0))
         return self.weight[first : last + 1], index - first
 
     def extra_repr(self) -> str:
