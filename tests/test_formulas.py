@@ -138,6 +138,7 @@ def test_rope_dtypes_and_strides(dtype, interleaved, tables):
     for i, view in enumerate(VIEWS.values()):
         x = view(uniform(shape("bhsd"), dtype, i))
         options = {"layout": "bhsd", "interleaved": interleaved, "inverse": bool(i % 2)}
+        options["interleaved_out"] = bool(i // 2 % 2)
         seen = compared(lambda x, c, s, o=options: posenc_ext.rope(x, c, s, **o), x, cos, sin)
         assert seen == {"posenc_ext::rope", "posenc_ext::rope_table_grad"}
 

@@ -41,7 +41,7 @@ def rope(x: Tensor, *arguments: Any) -> Tensor:
     # RotaryEmbedding knows no float64, and no head without channels.
     if x.dtype == torch.float64 or not known or not heads * options.rotary_dim:
         return plain_rope(x, *arguments)
-    if opset_version() < OPSET:
+    if options.interleaved_out != options.interleaved or opset_version() < OPSET:
         return plain_rope(x, *arguments)
     return _rotary_embedding(x, heads, options)
 

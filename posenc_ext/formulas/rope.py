@@ -82,7 +82,8 @@ def rope(x: Tensor, *arguments: Any) -> Tensor:
     n = cos.shape[-1]
     u, v = (part.to(cos.dtype) for part in _split(x, n, options.interleaved))
     turned = (u * cos - v * sin, v * cos + u * sin)
-    y = torch.stack(turned, -1).flatten(-2) if options.interleaved else torch.cat(turned, -1)
+    together = options.interleaved_out
+    y = torch.stack(turned, -1).flatten(-2) if together else torch.cat(turned, -1)
     y = y.to(x.dtype)
     return like(y if x.shape[-1] == 2 * n else torch.cat([y, x[..., 2 * n :]], -1), x)
 
@@ -107,7 +108,7 @@ def rope_out(x: Tensor, *options: Any, out: Tensor) -> None:
 def rope_table_grad(grad: Tensor, x: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
     options = RopeOptions(*arguments)
     n, layout, length = options.cos.shape[-1], options.layout, length_of(x, options.layout)
-    gu, gv = (t.to(exact(x.dtype)) for t in _split(grad, n, options.interleaved))
+    gu, gv = (t.to(exact(x.dtype)) for t in _split(grad, n, options.interleaved_out))
     u, v = (t.to(exact(x.dtype)) for t in _split(x, n, options.interleaved))
     by_sin = gv * u - gu * v
     pair = gu * u + gv * v, -by_sin if options.inverse else by_sin
