@@ -32,6 +32,11 @@ def constant(make: Callable[..., Tensor], device: torch.device, *arguments: Hash
     return made
 
 
+def of_integers(device: torch.device, *values: int) -> Tensor:
+    """int64 ``[len(values)]``."""
+    return torch.tensor(values, dtype=torch.int64, device=device)
+
+
 class Written:
     """When tensors of one device were written, and who may read them since.
 
