@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .arguments import LARGEST, at_least, check_precision, error, integer, number
+from .kept import constant
 from .ops.rope_frequencies import rope_frequencies
 from .ops.rope_table import rope_table
 
@@ -92,7 +93,8 @@ def axial_rope_table(
         height, width, variant, merge_size=merge_size, trained_size=trained_size,
         normalize=normalize, device=device,
     )  # fmt: skip
-    inv_freq = axial_frequencies(dim, variant, base=base, precision=precision)
+    checked = _check_frequencies("axial_frequencies", dim, variant, base, precision)
+    inv_freq = constant(_frequencies, positions.device, *checked)
     sections = [dim // 4, dim // 4]
     cos, sin = rope_table(positions, inv_freq, sections=sections, dtype=dtype, precision=precision)
     if not any(rows):
@@ -113,7 +115,13 @@ def axial_frequencies(
     :func:`axial_positions` in ``rope_table(positions, inv_freq, sections=[D/4, D/4])``, for example
     to train them or to move the positions at random.
     """
-    op = "axial_frequencies"
+    checked = _check_frequencies("axial_frequencies", dim, variant, base, precision)
+    return _frequencies(torch.device("cpu"), *checked)
+
+
+def _check_frequencies(
+    op: str, dim: int, variant: str, base: float | None, precision: str
+) -> tuple[int, str, float, str]:
     rule = _variant(op, variant)
     check_precision(op, precision)
     dim = integer(op, "dim", dim)
@@ -122,15 +130,21 @@ def axial_frequencies(
     base = rule.base if base is None else number(op, "base", base)
     if base <= 0:
         raise error(ValueError, op, f"base must be positive, got {base}")
+    return dim, variant, base, precision
+
+
+def _frequencies(
+    device: torch.device, dim: int, variant: str, base: float, precision: str
+) -> Tensor:
     if variant == "pixtral":
         both = rope_frequencies(dim, base, precision=precision).inv_freq
-        return torch.cat([both[0::2], both[1::2]])
+        return torch.cat([both[0::2], both[1::2]]).to(device)
     if variant == "pixel":
         dtype = torch.float64 if precision == "exact" else torch.float32
         one = torch.linspace(1.0, base / 2, dim // 4, dtype=dtype, device="cpu") * math.pi
     else:
         one = rope_frequencies(dim // 2, base, precision=precision).inv_freq
-    return torch.cat([one, one])
+    return torch.cat([one, one]).to(device)
 
 
 def axial_positions(

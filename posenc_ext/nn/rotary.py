@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..arguments import check_precision, error, integer
 from ..configs import rotary_arguments
 from ..frequencies import RopeFrequencies, Rule
+from ..kept import placed
 from ..ops.mrope import by_axes, check_axes, section_axes
 from ..ops.rope import apply_rope, rope
 from ..ops.rope_frequencies import DEFAULT_BASE
@@ -138,11 +139,17 @@ class RotaryPositionalEmbedding(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """Build the table for positions below `seq_len` now: before compiling the model, capturing
-        a CUDA graph or forking, so that no call has to. Moving the module drops the table."""
+        a CUDA graph or forking, so that no call has to. Moving the module drops the table.
+
+        On CUDA, streams share the table: another than the one that wrote it waits for that once. A
+        graph that has captured calls of the module reads the table of that time, which stays with
+        the module (not the graph) even when a longer one, or none, has taken its place. Without a
+        table reserved, a graph computes the rows anew at each replay.
+        """
         rows = integer(OP, "seq_len", seq_len)
         if rows < 0:
             raise error(ValueError, OP, f"seq_len must not be negative, got {rows}")
-        self._tables.rows(0, rows, rows, torch.device(device), dtype == torch.float64, rows)
+        self._tables.rows(0, rows, rows, placed(device), dtype == torch.float64, rows)
 
     def table(
         self,
@@ -175,7 +182,7 @@ class RotaryPositionalEmbedding(nn.Module):
             n = integer(OP, "positions", positions, "an int or a tensor")
             if n < 0:
                 raise error(ValueError, OP, f"positions must not be negative as an int, got {n}")
-            where = torch.device(device or "cpu")
+            where = placed(device or "cpu")
             if dtype in (torch.float32, torch.float64):
                 double = dtype == torch.float64
                 cos, sin, _ = self._rows(0, n, seq_len, where, double)

@@ -1,5 +1,4 @@
-"""The tables that a rotary module keeps: they grow on demand, and hold no trace of where they were
-first built (inference mode, a trace, a thread)."""
+"""The tables that a rotary module keeps: they grow on demand."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..frequencies import RopeFrequencies, Rule
+from ..kept import Written, faking, is_plain
 from ..ops.rope_frequencies import parsed, rope_frequencies
 from ..ops.rope_table import rope_table
 from ..scaling import DynamicNTK, LongRoPE
@@ -21,6 +21,7 @@ class Kept(NamedTuple):
     regime: int
     cos: Tensor
     sin: Tensor
+    written: Written
 
 
 class RotaryTables:
@@ -29,7 +30,7 @@ class RotaryTables:
     A `regime` names a set of frequencies of one rule: 0 for the usual one; for sequences beyond the
     original length 1 with LongRoPE, and the length itself with dynamic NTK. There are no locks:
     an entry is immutable, and replacing it is one assignment. Threads that race may build the same
-    table twice.
+    table twice. What a CUDA graph has captured stays with the module.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class RotaryTables:
         self._dynamic = isinstance(rule, DynamicNTK)
         self.by_length = self._dynamic or (isinstance(rule, LongRoPE) and rule.pin is None)
         self._original = getattr(rule, "original_max_position_embeddings", 0)
-        self._memo: dict[tuple[bool, torch.device], tuple[int, RopeFrequencies]] = {}
+        self._memo: dict[tuple[bool, torch.device], tuple[int, RopeFrequencies, Written]] = {}
         self._kept: dict[tuple[torch.device, bool, bool], Kept] = {}
-        self._memo[False, usual.inv_freq.device] = (0, usual)
+        self._captured: list[Written] = []
+        self._memo[False, usual.inv_freq.device] = (0, usual, Written(usual.inv_freq))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RotaryTables, self._arguments  # a copy starts without tables
@@ -74,18 +76,23 @@ class RotaryTables:
         """Those for a sequence of this length, on this device (default: the CPU)."""
         device = torch.device("cpu") if device is None else device
         regime = self._regime(length)
-        known, result = self._memo.get((regime > 0, device), (-1, None))
-        if result is not None and known == regime:
-            return result
+        entry = None if faking() else self._memo.get((regime > 0, device))
+        if entry is not None and entry[0] == regime:
+            self._hand_out(entry[2])
+            return entry[1]
         if torch.compiler.is_compiling():
             inv_freq, factor = self._frequencies(length)
             return RopeFrequencies(inv_freq.to(device), factor)
         with torch.inference_mode(False):
             inv_freq, factor = self._frequencies(length)
             result = RopeFrequencies(inv_freq.to(device), factor)
-        if _is_plain(result.inv_freq):
-            self._memo[regime > 0, device] = (regime, result)
+        if is_plain(result.inv_freq):
+            self._memo[regime > 0, device] = (regime, result, Written(result.inv_freq))
         return result
+
+    def _hand_out(self, written: Written) -> None:
+        if not torch.compiler.is_compiling():
+            written.before_reading(self._captured)
 
     def rows(
         self,
@@ -105,9 +112,11 @@ class RotaryTables:
         regime = self._regime(length)
         key = (device, double, regime > 0)
         # An exported graph that held a table would be bound to its length.
-        kept = None if torch.compiler.is_exporting() else self._kept.get(key)
+        apart = torch.compiler.is_exporting() or faking()
+        kept = None if apart else self._kept.get(key)
         if kept is not None and kept.regime == regime:
             if kept.cos.shape[0] >= needed:
+                self._hand_out(kept.written)
                 return kept.cos, kept.sin, start
         else:
             kept = None
@@ -119,12 +128,12 @@ class RotaryTables:
             needed = max(needed, min(2 * kept.cos.shape[0], limit))
         with torch.inference_mode(False), torch.no_grad():
             positions = torch.arange(max(needed, 0), device=device)
-            built = Kept(regime, *self.at(positions, length, double))
+            cos, sin = self.at(positions, length, double)
         now = self._kept.get(key)
-        longer = now is not None and now.regime == regime and len(now.cos) >= len(built.cos)
-        if _is_plain(built.cos) and not longer:
-            self._kept[key] = built
-        return built.cos, built.sin, start
+        longer = now is not None and now.regime == regime and len(now.cos) >= len(cos)
+        if is_plain(cos) and not longer:
+            self._kept[key] = Kept(regime, cos, sin, Written(cos, sin))
+        return cos, sin, start
 
     def at(self, positions: Tensor, length: int | None, double: bool) -> tuple[Tensor, Tensor]:
         """Tables of any positions, computed."""
@@ -136,13 +145,3 @@ class RotaryTables:
             dtype=torch.float64 if double else torch.float32,
             precision=self.precision,
         )
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    """Is this a tensor that outlives the call? One of a trace, of a transform such as
-    torch.func.grad, or in the memory pool of a CUDA graph does not."""
-    return (
-        type(tensor) is Tensor
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
-    )

@@ -38,7 +38,8 @@ def alibi_slopes(
 
     For a power of two H, ``2^(-max_bias * k / H)``, k = 1 .. H. Otherwise the even k of the next
     power of two H', then its odd k, up to H slopes: the rule of MPT, which for `max_bias` 8 is that
-    of the paper's code. Computed in double and rounded once.
+    of the paper's code. Computed in double on the host and rounded once; on a GPU a call waits for
+    the copy, so make them once, outside a CUDA graph.
 
     Raises:
         TypeError: `num_heads` is not an int, `max_bias` not a number, `dtype` not a real one.

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import error, integer, number
+from ..kept import constant, of_integers
 
 ORDERS = ("chunked", "interleaved", "ernie")
 
@@ -133,19 +134,22 @@ def by_axes(
     Each value is what `build` gives for its position and frequency, so that equal rows of positions
     give the bits of one axis.
     """
-    groups = [[i for i, a in enumerate(axes.of) if a == axis] for axis in range(axes.number)]
-    order = [i for group in groups for i in group]
-    if not order:
+    if not axes.of:
         return build(positions[0], inv_freq)
+    order = sorted(range(len(axes.of)), key=axes.of.__getitem__)  # those of one axis side by side
+    mixed = order != sorted(order)
+    if mixed:
+        inv_freq = inv_freq.index_select(0, constant(of_integers, inv_freq.device, *order))
+    sizes = [axes.of.count(axis) for axis in range(axes.number)]
     parts = [
-        build(positions[axis], inv_freq[torch.tensor(group, device=inv_freq.device)])
-        for axis, group in enumerate(groups)
-        if group
+        build(positions[axis], group)
+        for axis, group in enumerate(inv_freq.split(sizes))
+        if sizes[axis]
     ]
     cos, sin = (torch.cat(part, -1) for part in zip(*parts, strict=True))
-    if order == sorted(order):
+    if not mixed:
         return cos, sin
-    place = torch.tensor([order.index(i) for i in range(len(order))], device=cos.device)
+    place = constant(of_integers, cos.device, *sorted(range(len(order)), key=order.__getitem__))
     return cos.index_select(-1, place), sin.index_select(-1, place)
 
 
@@ -179,7 +183,8 @@ def mrope_position_ids(
             Qwen-VL models.
         time_interval: positions per frame, rounded down for each frame: 1 for Qwen2-VL,
             ``tokens_per_second * seconds_per_grid`` for Qwen2.5-VL.
-        device: where to build the ids.
+        device: where to put the ids, which are built on the host: a copy to a GPU waits for it, and
+            no CUDA graph can capture it.
 
     Returns:
         int64 ``[3, S]``, and what to add to the index of each token that is decoded later:

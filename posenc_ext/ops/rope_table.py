@@ -47,12 +47,13 @@ def rope_table(
         positions: an int n for ``0 .. n-1``, or an int32, int64 or floating tensor ``[...]``, which
             may be negative or fractional, in any order and with any strides.
         inv_freq: float64 or float32 ``[R/2]``, the angle per position, in radians. float32 is
-            widened (exactly), so prefer the float64 of :func:`rope_frequencies`.
+            widened (exactly), so prefer the float64 of :func:`rope_frequencies`. They are copied
+            to the positions from another device, and to a GPU each call then waits for that.
         attention_factor: multiplies cos and sin before they are rounded.
         sections: for positions ``[axes, ...]`` with one row per axis: how many frequencies each
             axis turns, such as ``[16, 24, 24]`` for time, height and width in chunks, or an int
-            tensor ``[R/2]`` with the axis of each frequency (:func:`mrope_axes`). The tables are
-            ``[..., R/2]``; equal rows give the bits of one axis alone.
+            tensor ``[R/2]`` on the CPU with the axis of each frequency (:func:`mrope_axes`). The
+            tables are ``[..., R/2]``; equal rows give the bits of one axis alone.
         dtype: float32, float64, bfloat16 or float16.
         device: where to build the tables; default: where the positions are (for an int, where
             `inv_freq` is).

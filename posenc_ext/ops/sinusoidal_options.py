@@ -9,10 +9,12 @@ from torch import Tensor
 
 from ..arguments import check_dtype, error, integer, number
 from ..distributed import beside
+from ..kept import constant
 from .rope_options import check_tensors
 from .sinusoidal_autograd import sinusoidal_table
 
 _ops = torch.ops.posenc_ext
+MOST_KEPT = 2**14  # frequencies of a width, 128 KB
 
 
 class Convention(NamedTuple):
@@ -77,8 +79,14 @@ def frequencies_of(x: Tensor, dim: int, base: float, how: Convention) -> Tensor:
     denominator = (dim // 2 if how.pad else dim / 2) - how.shift
     if count <= 1:
         denominator = 1.0
-    like = torch.empty(0, device=x.device)  # not x, which may be batched or need a gradient
-    return _ops.sinusoidal_frequencies(like, count, base, float(denominator))
+    if count > MOST_KEPT:
+        return _frequencies(x.device, count, base, float(denominator))
+    return constant(_frequencies, x.device, count, base, float(denominator))
+
+
+def _frequencies(device: torch.device, count: int, base: float, denominator: float) -> Tensor:
+    like = torch.empty(0, device=device)  # not x, which may be batched or need a gradient
+    return _ops.sinusoidal_frequencies(like, count, base, denominator)
 
 
 def table_of(
