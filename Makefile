@@ -45,6 +45,9 @@ lint: $(DEV) ## formatting, lint and types
 	ruff format --check .
 	ruff check .
 	mypy posenc_ext
+	$(BIN)/python tests/doc_blocks.py build/typed
+	mypy --strict --follow-imports=silent build/typed/*.py
+	pyright --pythonpath $(BIN)/python build/typed
 	find csrc tests -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -name '*.cu*' | \
 	  xargs clang-format --dry-run -Werror
 

@@ -30,6 +30,7 @@ from .arguments import LARGEST, at_least, check_precision, error, integer, numbe
 from .kept import constant
 from .ops.rope_frequencies import rope_frequencies
 from .ops.rope_table import rope_table
+from .types import AxialNormalize, AxialVariant, Precision
 
 
 class _Variant(NamedTuple):
@@ -37,7 +38,7 @@ class _Variant(NamedTuple):
     width_first: bool = False
 
 
-VARIANTS = {
+VARIANTS: dict[AxialVariant, _Variant] = {
     "qwen2_vl": _Variant(10000.0),
     "pixtral": _Variant(10000.0),
     "llama4": _Variant(10000.0, width_first=True),
@@ -52,17 +53,17 @@ def axial_rope_table(
     height: int,
     width: int,
     dim: int,
-    variant: str = "qwen2_vl",
+    variant: AxialVariant = "qwen2_vl",
     *,
     base: float | None = None,
     merge_size: int = 1,
     trained_size: int = 16,
-    normalize: str = "separate",
+    normalize: AxialNormalize = "separate",
     before: int = 0,
     after: int = 0,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
-    precision: str = "exact",
+    precision: Precision = "exact",
 ) -> tuple[Tensor, Tensor]:
     """cos and sin for each patch of a grid.
 
@@ -103,7 +104,11 @@ def axial_rope_table(
 
 
 def axial_frequencies(
-    dim: int, variant: str = "qwen2_vl", *, base: float | None = None, precision: str = "exact"
+    dim: int,
+    variant: AxialVariant = "qwen2_vl",
+    *,
+    base: float | None = None,
+    precision: Precision = "exact",
 ) -> Tensor:
     """``[D/2]``: D/4 frequencies of the first axis, then D/4 of the second; float64 or float32.
 
@@ -150,11 +155,11 @@ def _frequencies(
 def axial_positions(
     height: int,
     width: int,
-    variant: str = "qwen2_vl",
+    variant: AxialVariant = "qwen2_vl",
     *,
     merge_size: int = 1,
     trained_size: int = 16,
-    normalize: str = "separate",
+    normalize: AxialNormalize = "separate",
     device: torch.device | str | None = None,
 ) -> Tensor:
     """``[2, height*width]``: the coordinates of each patch, row after row of the grid.
@@ -220,7 +225,7 @@ def axial_positions(
     return blocks.transpose(2, 3).reshape(2, -1)
 
 
-def _variant(op: str, variant: str) -> _Variant:
+def _variant(op: str, variant: AxialVariant) -> _Variant:
     if variant not in list(VARIANTS):
         raise error(ValueError, op, f"variant must be one of {list(VARIANTS)}, got {variant!r}")
     return VARIANTS[variant]

@@ -218,5 +218,8 @@ def _sections(rule: Mapping[str, Any], model_type: str) -> Tensor | None:
     if sections is None:
         return None
     woven = rule.get("mrope_interleaved")
-    order = "interleaved" if woven or model_type in MROPE_INTERLEAVED else "chunked"
-    return mrope_axes(sections, "ernie" if model_type.startswith("ernie") else order)
+    if model_type.startswith("ernie"):
+        return mrope_axes(sections, "ernie")
+    return mrope_axes(
+        sections, "interleaved" if woven or model_type in MROPE_INTERLEAVED else "chunked"
+    )

@@ -21,8 +21,11 @@ CONFIG = {"model_type": "llama", "head_dim": 16, "rope_theta": 500000.0}
 # Arguments of the class, and of its methods.
 MODULES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
     "ALiBiAttention": (
-        {**SIZES, **FLAGS, "max_bias": 8.0, "learn_slopes": False, "query_block": None},
-        {"forward": {"x": X, "key_padding_mask": None, "past": PAST, "use_cache": False}},
+        {
+            **SIZES, "num_kv_heads": None, **FLAGS, "max_bias": 8.0, "learn_slopes": False,
+            "query_block": None,
+        },
+        {"forward": {"x": X, **MASKS, "past": PAST, "use_cache": False}},
     ),
     "BertRelativeAttention": (
         {**SIZES, "max_positions": 9, "form": "relative_key", **FLAGS, "out_proj": True},

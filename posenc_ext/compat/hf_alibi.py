@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..ops.alibi import alibi_bias, alibi_row_bias
+from ..types import Rounding
 
 Function = Callable[..., Any]
 
@@ -64,7 +65,7 @@ class Bias(NamedTuple):
     def __str__(self) -> str:
         return "ALiBi bias by key"
 
-    def replacement(self, original: Function, rounding: str) -> Function:
+    def replacement(self, original: Function, rounding: Rounding) -> Function:
         return functools.wraps(original)(functools.partial(self.build, original))
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ..arguments import error
 from ..ops.rope import apply_rope, rope
+from ..types import Layout, Rounding
 
 HALF_DTYPES = (torch.bfloat16, torch.float16)
 Function = Callable[..., Any]
@@ -66,7 +67,7 @@ def rotate(
     return apply_rope(q, k, cos, sin, layout=layout, **options)
 
 
-def layout_of(op: str, q: Tensor, cos: Tensor, unsqueeze_dim: int) -> str:
+def layout_of(op: str, q: Tensor, cos: Tensor, unsqueeze_dim: int) -> Layout:
     """Where the heads of q stand, from where its tables get an axis to broadcast over."""
     ranks = cos.dim() + 1
     heads = unsqueeze_dim - ranks if unsqueeze_dim >= 0 else unsqueeze_dim
@@ -77,7 +78,8 @@ def layout_of(op: str, q: Tensor, cos: Tensor, unsqueeze_dim: int) -> str:
             "unsqueeze_dim must put the axis of the heads before or after the tokens of cos, got "
             f"{unsqueeze_dim} with cos of shape {list(cos.shape)}",
         )
-    return "b" * (q.dim() - 3) + ("shd" if heads == -2 else "hsd")
+    layout = "b" * (q.dim() - 3) + ("shd" if heads == -2 else "hsd")
+    return cast(Layout, layout)  # anything else is refused, as q of a wrong shape
 
 
 def _half_width(op: str, form: Form, table: Tensor) -> Tensor:
@@ -149,7 +151,7 @@ class Rotation(NamedTuple):
     def __str__(self) -> str:
         return str(self.form)
 
-    def replacement(self, original: Function, rounding: str) -> Function:
+    def replacement(self, original: Function, rounding: Rounding) -> Function:
         call, form, rounds_once = self.call, self.form, self.rounds_once
 
         @functools.wraps(original)

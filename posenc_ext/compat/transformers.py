@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from ..arguments import error, integer
 from ..ops.rope import apply_rope
 from ..ops.rope_options import check_tensors
+from ..types import Rounding
 from . import hf_alibi, hf_rotations
 from .hf_rotations import HALF_DTYPES, Form, layout_of, rotate
 
-ROUNDINGS = ("once", "transformers")
+ROUNDINGS = get_args(Rounding)
 # What modeling code calls functions that rotate or build a bias.
 NAMES = re.compile(r"(apply|vision_apply)_(\w+_)?(rotary|rope)_\w+|build_(\w+_)?alibi_\w+")
 
@@ -37,7 +38,7 @@ def apply_rotary_pos_emb(
     unsqueeze_dim: int = 1,
     *,
     position_ids: Tensor | None = None,
-    rounding: str = "once",
+    rounding: Rounding = "once",
 ) -> tuple[Tensor, Tensor]:
     """Rotate query and key by full-width tables, as the function of this name in transformers.
 
@@ -117,7 +118,7 @@ def _round_once(
         return rotate(op, Form("tiled"), q, k, cos, sin, unsqueeze_dim)  # type: ignore[return-value]  # k is a tensor
     n = cos.shape[-1] // 2
     layout = layout_of(op, q, cos[None], unsqueeze_dim)
-    return apply_rope(q, k, cos[:, :n], sin[:, :n], layout=layout, positions=position_ids)  # type: ignore[return-value]
+    return apply_rope(q, k, cos[:, :n], sin[:, :n], layout=layout, positions=position_ids)
 
 
 def _round_each(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -132,7 +133,7 @@ class Swap(NamedTuple):
     module: str
     function: str
     form: str
-    rounding: str  # "once", or "transformers" where half precision keeps their rounding
+    rounding: Rounding  # "once", or "transformers" where half precision keeps their rounding
 
     def __str__(self) -> str:
         return f"{self.module}.{self.function}: {self.form}, rounding {self.rounding}"
@@ -147,7 +148,7 @@ class _Patched(NamedTuple):
 _patched: dict[tuple[str, str], _Patched] = {}
 
 
-def patch(model_or_module: nn.Module | ModuleType, *, rounding: str = "once") -> list[Swap]:
+def patch(model_or_module: nn.Module | ModuleType, *, rounding: Rounding = "once") -> list[Swap]:
     """Make a model of transformers rotate, or build its ALiBi bias, with the kernels here.
 
     >>> import types, torch

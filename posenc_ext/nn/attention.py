@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -11,8 +11,18 @@ from torch import Tensor
 from ..arguments import LARGEST, at_least, error
 from ..ops.alibi import alibi_softmax
 from ..ops.rope_options import check_tensors
+from ..types import Cache
 
-Cache = tuple[Tensor, Tensor]  # keys and values so far, [B, H, K, D] each
+
+class Masks(TypedDict, total=False):
+    """What all attention modules take beside x; for type checkers."""
+
+    key_padding_mask: Tensor | None
+    attn_mask: Tensor | None
+
+
+class CachedMasks(Masks, total=False):
+    past: Cache | None
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -38,15 +48,17 @@ def attention_weights(
     causal: bool,
     key_padding_mask: Tensor | None,
     attn_mask: Tensor | None,
+    slopes: Tensor | None = None,
 ) -> Tensor:
-    """``softmax(scale * scores + mask)`` over the keys; a row that sees no key is zeros."""
+    """``softmax(scale * scores + mask)`` over the keys, plus the ALiBi bias of `slopes`; a row that
+    sees no key is zeros."""
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:
             scores = scores.masked_fill(~attn_mask, -float("inf"))
         else:
             scores, scale = scores * scale + attn_mask.to(scores.dtype), 1.0
     # With slopes of 0 this is the plain softmax, and it takes scale and masks in the same pass.
-    slopes = scores.new_zeros(scores.shape[1])
+    slopes = scores.new_zeros(scores.shape[1]) if slopes is None else slopes
     return alibi_softmax(
         scores, slopes, scale=scale, causal=causal, key_padding_mask=key_padding_mask
     )
@@ -77,6 +89,17 @@ def head_sizes(op: str, d_model: Any, num_heads: Any) -> tuple[int, int]:
             ValueError, op, f"d_model must be a multiple of num_heads = {num_heads}, got {d_model}"
         )
     return d_model, num_heads
+
+
+def kv_heads(op: str, num_heads: int, given: Any) -> int:
+    """The number of heads of keys and values: as given, or as of the queries."""
+    if given is None:
+        return num_heads
+    count = at_least(op, "num_kv_heads", given, 1)
+    if num_heads % count:
+        text = f"num_kv_heads must divide num_heads = {num_heads}, got {count}"
+        raise error(ValueError, op, text)
+    return count
 
 
 def check_call(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,9 @@ from ..ops.relative import relative_gather
 from ..ops.relative_buckets import MOST_BUCKETS, deberta_buckets_stay_near
 from ..ops.relative_index import deberta_relative_index
 from ..ops.rope_options import check_flags
+from ..types import DebertaTerm, called_as
 from .attention import (
+    Masks,
     attention_weights,
     check_call,
     check_floating,
@@ -25,8 +27,15 @@ from .attention import (
     split_scale,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 _OP = "DebertaDisentangledAttention"
-TERMS = ("c2p", "p2c")
+TERMS = get_args(DebertaTerm)
+
+
+class _Options(Masks, total=False):
+    rel_embeddings: Tensor | None
 
 
 class DebertaDisentangledAttention(nn.Module):
@@ -74,7 +83,7 @@ class DebertaDisentangledAttention(nn.Module):
         max_relative_positions: int,
         *,
         position_buckets: int | None = None,
-        terms: Sequence[str] = TERMS,
+        terms: Sequence[DebertaTerm] = TERMS,
         share_att_key: bool = False,
         shared_table: bool = False,
         norm_rel_ebd: bool = False,
@@ -115,6 +124,16 @@ class DebertaDisentangledAttention(nn.Module):
         norm = own and norm_rel_ebd
         self.LayerNorm = nn.LayerNorm(d_model, eps=1e-7, **where) if norm else None
 
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False, **options: Unpack[_Options]
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True], **options: Unpack[_Options]
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def forward(self, x: Tensor, *, need_weights: bool, **options: Unpack[_Options]) -> Any: ...
     def forward(
         self,
         x: Tensor,
@@ -165,6 +184,11 @@ class DebertaDisentangledAttention(nn.Module):
         y = merge_heads(weights @ v)
         y = y if self.out is None else self.out(y)
         return outputs(y, weights if need_weights else None, None)
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def _reach(self, length: int) -> tuple[int, int]:
         """The rows that these distances can use, from the first up to the end."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ from ..ops.position_ids import (
     sizes_of_ids,
 )
 from ..ops.rope_options import check_tensors
+from ..types import called_as
 
 _OP = "LearnedPositionalEncoding"
 
@@ -117,6 +118,11 @@ class LearnedPositionalEncoding(nn.Module):
             positions = column + torch.arange(first, first + x.shape[-2], device=x.device)
         check_rows(_OP, "positions", positions, self.max_len, "max_len", first)
         return self._add(x, F.embedding(positions, self.weight, self.padding_idx))
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def _add(self, x: Tensor, rows: Tensor) -> Tensor:
         return self.dropout((x + rows).to(x.dtype))

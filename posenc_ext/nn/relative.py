@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +12,9 @@ from ..arguments import LARGEST, at_least, error, integer, known, probability
 from ..ops.relative import relative_gather, relative_scatter
 from ..ops.relative_index import clipped_relative_index
 from ..ops.rope_options import check_flags
+from ..types import Cache, called_as
 from .attention import (
-    Cache,
+    CachedMasks,
     attention_weights,
     check_call,
     check_floating,
@@ -24,6 +25,9 @@ from .attention import (
     split_heads,
     split_scale,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class RelativePositionalEmbedding(nn.Module):
@@ -88,6 +92,11 @@ class RelativePositionalEmbedding(nn.Module):
             raise error(ValueError, op, f"k_len must be at least Q = {q_len}, got {k_len}")
         weight, index = self._used(q_len, k_len)
         return relative_gather(q @ weight.mT, index, k_len)
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def values(self, weights: Tensor) -> Tensor:
         """The position term of the output, ``sum_j weights[..., i, j] * weight[r(i, j)]``.
@@ -187,6 +196,31 @@ class RelativeSelfAttention(nn.Module):
             RelativePositionalEmbedding(dim, left, right, **where) if values else None
         )
 
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False,
+        use_cache: Literal[False] = False, **options: Unpack[CachedMasks],
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True],
+        use_cache: Literal[False] = False, **options: Unpack[CachedMasks],
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False,
+        use_cache: Literal[True], **options: Unpack[CachedMasks],
+    ) -> tuple[Tensor, Cache]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True],
+        use_cache: Literal[True], **options: Unpack[CachedMasks],
+    ) -> tuple[Tensor, Tensor, Cache]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: bool = False, use_cache: bool = False,
+        **options: Unpack[CachedMasks],
+    ) -> Any: ...  # fmt: skip
     def forward(
         self,
         x: Tensor,
@@ -226,6 +260,11 @@ class RelativeSelfAttention(nn.Module):
             y = y + self.value_embedding.values(weights)
         y = self.linear_out(merge_heads(y))
         return outputs(y, weights if need_weights else None, (k, v) if use_cache else None)
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def extra_repr(self) -> str:
         return (

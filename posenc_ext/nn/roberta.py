@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..arguments import at_least, error, number, probability
 from ..ops.position_ids import check_ids, check_rows, sizes_of_ids
+from ..types import called_as
 from .learned import LearnedPositionalEncoding
 
 _OP = "RobertaEmbeddings"
@@ -115,6 +116,11 @@ class RobertaEmbeddings(nn.Module):
         x = self.position_embeddings(x, offset=past, positions=positions, tokens=tokens)
         result: Tensor = self.dropout(self.LayerNorm(x))
         return result
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def _check_types(self, types: Any, size: list[int]) -> None:
         check_ids(_OP, "token_type_ids", types)

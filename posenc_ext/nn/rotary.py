@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +12,18 @@ from ..arguments import check_precision, error, integer
 from ..configs import rotary_arguments
 from ..frequencies import RopeFrequencies, Rule
 from ..kept import placed
-from ..ops.mrope import by_axes, check_axes, section_axes
+from ..ops.mrope import check_axes, section_axes
 from ..ops.rope import apply_rope, rope
 from ..ops.rope_frequencies import DEFAULT_BASE
 from ..ops.rope_options import check_flags
-from ..ops.rope_table import rope_table
+from ..types import Layout, Precision, called_as
 from . import rotary_positions as tokens
 from .rotary_tables import RotaryTables
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 OP = "RotaryPositionalEmbedding"
-LAYOUTS = ("bshd", "bhsd", "sbhd", "thd", "shd", "hsd", "bsd", "sbd", "sd")
 # What older checkpoints saved for the same purpose.
 OLD_KEYS = ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached")
 
@@ -72,16 +74,15 @@ class RotaryPositionalEmbedding(nn.Module):
         *,
         scaling: Rule | Mapping[str, Any] | None = None,
         interleaved: bool = False,
-        layout: str = "bshd",
-        precision: str = "exact",
+        layout: Layout = "bshd",
+        precision: Precision = "exact",
         layer_type: str | None = None,
         sections: Sequence[int] | Tensor | None = None,
     ) -> None:
         super().__init__()
         check_precision(OP, precision)
         check_flags(OP, interleaved=interleaved)
-        if layout not in LAYOUTS:
-            raise error(ValueError, OP, f"layout must be one of {list(LAYOUTS)}, got {layout!r}")
+        tokens.check_layout(layout)
         self.base, self.scaling, self.layer_type = base, scaling, layer_type
         self.interleaved, self.layout, self.precision = bool(interleaved), layout, precision
         self._tables = RotaryTables(dim, base, scaling, layer_type, precision)
@@ -97,8 +98,8 @@ class RotaryPositionalEmbedding(nn.Module):
         *,
         layer_type: str | None = None,
         interleaved: bool | None = None,
-        layout: str = "bshd",
-        precision: str = "exact",
+        layout: Layout = "bshd",
+        precision: Precision = "exact",
     ) -> RotaryPositionalEmbedding:
         """The rotary embedding of a Hugging Face model, from its config.
 
@@ -146,9 +147,7 @@ class RotaryPositionalEmbedding(nn.Module):
         the module (not the graph) even when a longer one, or none, has taken its place. Without a
         table reserved, a graph computes the rows anew at each replay.
         """
-        rows = integer(OP, "seq_len", seq_len)
-        if rows < 0:
-            raise error(ValueError, OP, f"seq_len must not be negative, got {rows}")
+        rows = tokens.size_of(seq_len)
         self._tables.rows(0, rows, rows, placed(device), dtype == torch.float64, rows)
 
     def table(
@@ -203,22 +202,17 @@ class RotaryPositionalEmbedding(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         if seq_len is None and self._tables.by_length and positions.numel():
             seq_len = tokens.length_from(positions)
+        axes = self._axes if multi_axis else None
+        if axes is not None:
+            check_axes(OP, axes, positions)
+        return self._tables.at(positions, seq_len, dtype, axes)
 
-        def build(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
-            return rope_table(
-                positions,
-                inv_freq,
-                attention_factor=factor,
-                dtype=dtype,
-                precision=self.precision,
-            )
-
-        inv_freq, factor = self._tables.frequencies(seq_len, positions.device)
-        if not multi_axis or self._axes is None:
-            return build(positions, inv_freq)
-        check_axes(OP, self._axes, positions)
-        return by_axes(build, positions, inv_freq, self._axes)
-
+    @overload
+    def forward(self, q: Tensor, k: None = None, **options: Unpack[tokens.Options]) -> Tensor: ...
+    @overload
+    def forward(
+        self, q: Tensor, k: Tensor, **options: Unpack[tokens.Options]
+    ) -> tuple[Tensor, Tensor]: ...
     def forward(
         self,
         q: Tensor,
@@ -281,6 +275,11 @@ class RotaryPositionalEmbedding(nn.Module):
             q, k, cos, sin, layout=self.layout, positions=positions, offset=offset,
             cu_seqlens=cu_seqlens, interleaved=self.interleaved, inverse=inverse, inplace=inplace,
         )  # fmt: skip
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def _apply(self, fn: Any, recurse: bool = True) -> RotaryPositionalEmbedding:
         self._tables.clear()

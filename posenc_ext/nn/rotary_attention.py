@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..arguments import at_least, error, integer, probability
+from ..arguments import error, integer, probability
 from ..ops.functions import forward_mode
 from ..ops.rope_options import check_flags
+from ..types import Cache, called_as
 from .attention import (
-    Cache,
+    CachedMasks,
     attention_weights,
     check_call,
     extend,
     head_sizes,
+    kv_heads,
     merge_heads,
     outputs,
     split_scale,
 )
 from .rotary import RotaryPositionalEmbedding
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 _OP = "RotaryAttention"
+
+
+class _Options(CachedMasks, total=False):
+    offset: int | Tensor | None
 
 
 class RotaryAttention(nn.Module):
@@ -75,15 +84,7 @@ class RotaryAttention(nn.Module):
         super().__init__()
         self.d_model, self.num_heads = head_sizes(_OP, d_model, num_heads)
         dim = self.d_model // self.num_heads
-        self.num_kv_heads = self.num_heads
-        if num_kv_heads is not None:
-            self.num_kv_heads = at_least(_OP, "num_kv_heads", num_kv_heads, 1)
-        if self.num_heads % self.num_kv_heads:
-            raise error(
-                ValueError,
-                _OP,
-                f"num_kv_heads must divide num_heads = {num_heads}, got {num_kv_heads}",
-            )
+        self.num_kv_heads = kv_heads(_OP, self.num_heads, num_kv_heads)
         self.dropout = probability(_OP, dropout)
         check_flags(_OP, causal=causal, rotate_values=rotate_values, bias=bias)
         self.causal, self.rotate_values = bool(causal), bool(rotate_values)
@@ -96,6 +97,31 @@ class RotaryAttention(nn.Module):
         self.v_proj = nn.Linear(d_model, self.num_kv_heads * dim, **where)
         self.o_proj = nn.Linear(d_model, d_model, **where)
 
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False,
+        use_cache: Literal[False] = False, **options: Unpack[_Options],
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True],
+        use_cache: Literal[False] = False, **options: Unpack[_Options],
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False,
+        use_cache: Literal[True], **options: Unpack[_Options],
+    ) -> tuple[Tensor, Cache]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True],
+        use_cache: Literal[True], **options: Unpack[_Options],
+    ) -> tuple[Tensor, Tensor, Cache]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: bool = False, use_cache: bool = False,
+        **options: Unpack[_Options],
+    ) -> Any: ...  # fmt: skip
     def forward(
         self,
         x: Tensor,
@@ -153,6 +179,11 @@ class RotaryAttention(nn.Module):
             )
         y = self.o_proj(merge_heads(y))
         return outputs(y, weights if need_weights else None, (k, v) if use_cache else None)
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def extra_repr(self) -> str:
         return (

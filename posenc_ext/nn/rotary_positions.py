@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any, TypedDict, cast, get_args
 
 import torch
 from torch import Tensor
 
 from ..arguments import error, integer
 from ..ops.rope_options import check_tensors
+from ..types import Layout
 
 OP = "RotaryPositionalEmbedding"
+LAYOUTS = get_args(Layout)
+
+
+class Options(TypedDict, total=False):
+    """The arguments of a call after q and k; for type checkers."""
+
+    positions: Tensor | None
+    offset: int | Tensor
+    cu_seqlens: Tensor | None
+    seq_len: int | None
+    inverse: bool
+    inplace: bool
+
+
+def check_layout(layout: Any) -> None:
+    if layout not in LAYOUTS:
+        raise error(ValueError, OP, f"layout must be one of {list(LAYOUTS)}, got {layout!r}")
 
 
 def check_inputs(q: Any, k: Any, layout: str) -> None:
@@ -31,8 +49,10 @@ def check_inputs(q: Any, k: Any, layout: str) -> None:
 
 def length_of(seq_len: Any) -> int | None:
     """A length that may be left out."""
-    if seq_len is None:
-        return None
+    return None if seq_len is None else size_of(seq_len)
+
+
+def size_of(seq_len: Any) -> int:
     if isinstance(seq_len, torch.SymInt):
         return cast(int, seq_len)
     length = integer(OP, "seq_len", seq_len)

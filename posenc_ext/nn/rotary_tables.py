@@ -10,9 +10,11 @@ from torch import Tensor
 
 from ..frequencies import RopeFrequencies, Rule
 from ..kept import Written, faking, is_plain
+from ..ops.mrope import Axes, by_axes
 from ..ops.rope_frequencies import parsed, rope_frequencies
 from ..ops.rope_table import rope_table
 from ..scaling import DynamicNTK, LongRoPE
+from ..types import Precision
 
 
 class Kept(NamedTuple):
@@ -39,7 +41,7 @@ class RotaryTables:
         base: float,
         scaling: Rule | Mapping[str, Any] | None,
         layer_type: str | None,
-        precision: str,
+        precision: Precision,
     ) -> None:
         self._arguments = (dim, base, scaling, layer_type, precision)
         self.precision = precision
@@ -111,6 +113,7 @@ class RotaryTables:
         length = needed if seq_len is None else seq_len
         regime = self._regime(length)
         key = (device, double, regime > 0)
+        dtype = torch.float64 if double else torch.float32
         # An exported graph that held a table would be bound to its length.
         apart = torch.compiler.is_exporting() or faking()
         kept = None if apart else self._kept.get(key)
@@ -123,25 +126,33 @@ class RotaryTables:
         changes = self._dynamic and regime > 0 and seq_len is None  # other rows at the next length
         if torch.compiler.is_compiling() or needed > limit or changes:
             positions = torch.arange(start, needed, device=device)
-            return *self.at(positions, length, double), 0
+            return *self.at(positions, length, dtype), 0
         if kept is not None:
             needed = max(needed, min(2 * kept.cos.shape[0], limit))
         with torch.inference_mode(False), torch.no_grad():
             positions = torch.arange(max(needed, 0), device=device)
-            cos, sin = self.at(positions, length, double)
+            cos, sin = self.at(positions, length, dtype)
         now = self._kept.get(key)
         longer = now is not None and now.regime == regime and len(now.cos) >= len(cos)
         if is_plain(cos) and not longer:
             self._kept[key] = Kept(regime, cos, sin, Written(cos, sin))
         return cos, sin, start
 
-    def at(self, positions: Tensor, length: int | None, double: bool) -> tuple[Tensor, Tensor]:
-        """Tables of any positions, computed."""
+    def at(
+        self, positions: Tensor, length: int | None, dtype: torch.dtype, axes: Axes | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Tables of any positions [...], or [axes, ...], computed."""
         inv_freq, factor = self.frequencies(length, positions.device)
-        return rope_table(
-            positions,
-            inv_freq,
-            attention_factor=factor,
-            dtype=torch.float64 if double else torch.float32,
-            precision=self.precision,
-        )
+
+        def build(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
+            return rope_table(
+                positions,
+                inv_freq,
+                attention_factor=factor,
+                dtype=dtype,
+                precision=self.precision,
+            )
+
+        if axes is None:
+            return build(positions, inv_freq)
+        return by_axes(build, positions, inv_freq, axes)

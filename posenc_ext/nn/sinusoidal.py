@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from ..arguments import check_dtype, error, integer, number, probability
 from ..ops.rope_options import check_flags
 from ..ops.sinusoidal import add_sinusoidal, sinusoidal_table
 from ..ops.sinusoidal_options import base_of, convention_of
+from ..types import SinusoidConvention, called_as
 
 _OP = "SinusoidalPositionalEncoding"
 # What other implementations keep their table under.
@@ -52,7 +53,7 @@ class SinusoidalPositionalEncoding(nn.Module):
         *,
         scale: float = 1.0,
         base: float = 10000.0,
-        convention: str = "interleaved",
+        convention: SinusoidConvention = "interleaved",
         batch_first: bool = True,
         padding_idx: int | None = None,
     ) -> None:
@@ -92,6 +93,11 @@ class SinusoidalPositionalEncoding(nn.Module):
             y = self._add_tokens(x, offset, tokens.transpose(0, 1) if swap else tokens)
         y = self.dropout(y)
         return y.transpose(0, 1) if swap else y
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def _add_tokens(self, x: Tensor, offset: int | Tensor, tokens: Tensor) -> Tensor:
         padding = self.padding_idx

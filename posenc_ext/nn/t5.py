@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch import Tensor, nn
 
 from ..arguments import at_least
 from ..ops.relative import relative_gather
 from ..ops.relative_index import t5_relative_index
+from ..types import called_as
 
 _OP = "T5RelativePositionBias"
 
@@ -65,6 +68,11 @@ class T5RelativePositionBias(nn.Module):
         index = self._index(q_len, k_len, weight.device)
         table = weight.t()[None, :, None].expand(1, -1, q_len, -1)  # [1, H, Q, buckets]
         return relative_gather(table, index, q_len if k_len is None else k_len)
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def _index(self, q_len: int, k_len: int | None, device: torch.device | None) -> Tensor:
         return t5_relative_index(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,9 @@ from ..ops.relative import rel_shift
 from ..ops.rope_options import check_flags
 from ..ops.sinusoidal import sinusoidal_table
 from ..ops.sinusoidal_options import convention_of
+from ..types import SinusoidConvention, called_as
 from .attention import (
+    Masks,
     attention_weights,
     check_device,
     check_floating,
@@ -25,7 +27,14 @@ from .attention import (
     split_scale,
 )
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 _OP = "TransformerXLAttention"
+
+
+class _Options(Masks, total=False):
+    memory: Tensor | None
 
 
 class TransformerXLAttention(nn.Module):
@@ -70,7 +79,7 @@ class TransformerXLAttention(nn.Module):
         bias: bool = False,
         dropout: float = 0.0,
         clamp_len: int | None = None,
-        convention: str = "concatenated",
+        convention: SinusoidConvention = "concatenated",
         pos_bias_u: nn.Parameter | None = None,
         pos_bias_v: nn.Parameter | None = None,
         device: torch.device | str | None = None,
@@ -104,6 +113,16 @@ class TransformerXLAttention(nn.Module):
             )
         return given
 
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False, **options: Unpack[_Options]
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True], **options: Unpack[_Options]
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def forward(self, x: Tensor, *, need_weights: bool, **options: Unpack[_Options]) -> Any: ...
     def forward(
         self,
         x: Tensor,
@@ -139,6 +158,11 @@ class TransformerXLAttention(nn.Module):
         weights = F.dropout(weights, self.dropout, self.training)
         y = self.linear_out(merge_heads(weights @ v))
         return outputs(y, weights if need_weights else None, None)
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def _sinusoids(self, x: Tensor, keys: int) -> Tensor:
         """R of the distances K - 1 down to 0, or down to -(Q - 1) if keys may be to the right,

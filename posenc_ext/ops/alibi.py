@@ -9,7 +9,6 @@ i stands at: queries are the last of the keys (bottom-right alignment, as in dec
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,10 +16,9 @@ from torch import Tensor
 
 from ..arguments import DTYPES, check_dtype, error, integer, number
 from ..distributed import beside
+from ..types import ScoreMod
 from . import alibi_autograd, alibi_softmax_autograd
 from .rope_options import check_flags, check_tensors
-
-ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def alibi_slopes(

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from ..arguments import error, integer, number
 from ..kept import constant, of_integers
+from ..types import AxisOrder
 
-ORDERS = ("chunked", "interleaved", "ernie")
+ORDERS = get_args(AxisOrder)
 
 
-def mrope_axes(sections: Sequence[int], order: str = "chunked") -> Tensor:
+def mrope_axes(sections: Sequence[int], order: AxisOrder = "chunked") -> Tensor:
     """The axis whose position turns each frequency: the `sections` of :func:`rope_table`.
 
     >>> import posenc_ext
@@ -45,7 +46,7 @@ def mrope_axes(sections: Sequence[int], order: str = "chunked") -> Tensor:
     return torch.tensor(_axes(sections, order), dtype=torch.int64, device="cpu")
 
 
-def _axes(sections: Sequence[int], order: str) -> list[int]:
+def _axes(sections: Sequence[int], order: AxisOrder) -> list[int]:
     op = "mrope_axes"
     if isinstance(sections, str) or not isinstance(sections, Sequence):
         got = type(sections).__name__

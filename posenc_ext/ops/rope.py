@@ -6,22 +6,48 @@ https://arxiv.org/abs/2104.09864, equation 34.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypedDict, overload
+
 import torch
 from torch import Tensor
 
 from .._native import _C
 from ..distributed import is_dtensor, rope_options_beside
+from ..types import Layout
 from .rope_autograd import rotate, rotate_inplace, rotate_out, rotate_pair
 from .rope_options import check_flags, check_tensors, rope_options
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+class _Options(TypedDict, total=False):
+    """The arguments after the tables; for type checkers."""
+
+    layout: Layout
+    positions: Tensor | None
+    offset: int | Tensor
+    cu_seqlens: Tensor | None
+    interleaved: bool
+    inverse: bool
+    inplace: bool
+
+
+@overload
+def apply_rope(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor | None = None, **options: Unpack[_Options]
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def apply_rope(
+    q: Tensor, k: None, cos: Tensor, sin: Tensor | None = None, **options: Unpack[_Options]
+) -> tuple[Tensor, None]: ...
 def apply_rope(
     q: Tensor,
     k: Tensor | None,
     cos: Tensor,
     sin: Tensor | None = None,
     *,
-    layout: str = "bshd",
+    layout: Layout = "bshd",
     positions: Tensor | None = None,
     offset: int | Tensor = 0,
     cu_seqlens: Tensor | None = None,
@@ -117,7 +143,7 @@ def rope(
     cos: Tensor,
     sin: Tensor | None = None,
     *,
-    layout: str = "bshd",
+    layout: Layout = "bshd",
     positions: Tensor | None = None,
     offset: int | Tensor = 0,
     cu_seqlens: Tensor | None = None,

@@ -22,6 +22,7 @@ from ..scaling import (
     Proportional,
     YaRN,
 )
+from ..types import Precision
 
 DEFAULT_BASE = 10000.0
 RULES: dict[str, type[Rule] | None] = {
@@ -59,7 +60,7 @@ def rope_frequencies(
     *,
     seq_len: int | None = None,
     layer_type: str | None = None,
-    precision: str = "exact",
+    precision: Precision = "exact",
 ) -> RopeFrequencies:
     """The angle per position of each pair of channels, scaled by a context-extension rule.
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..arguments import check_dtype, check_precision, error, integer, number
 from ..distributed import beside
+from ..types import Precision
 from .functions import Op, apply, one_by_one, save
 from .mrope import by_axes, check_axes, section_axes
 from .rope_options import check_tensors
@@ -23,7 +24,7 @@ def rope_table(
     sections: Sequence[int] | Tensor | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
-    precision: str = "exact",
+    precision: Precision = "exact",
 ) -> tuple[Tensor, Tensor]:
     """cos and sin of position times frequency.
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from ..arguments import error, integer, number
 from ..distributed import beside, is_dtensor, is_sharded, token_positions, varying
+from ..types import SinusoidConvention
 from .rope_options import check_tensors
 from .sinusoidal_autograd import add
 from .sinusoidal_options import (
@@ -45,7 +46,7 @@ def sinusoidal_table(
     dim: int,
     *,
     base: float = 10000.0,
-    convention: str = "interleaved",
+    convention: SinusoidConvention = "interleaved",
     padding_idx: int | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
@@ -103,7 +104,7 @@ def add_sinusoidal(
     offset: int | Tensor = 0,
     scale: float = 1.0,
     base: float = 10000.0,
-    convention: str = "interleaved",
+    convention: SinusoidConvention = "interleaved",
 ) -> Tensor:
     """``scale * x`` plus the sinusoidal table of its positions, in one pass and without the table.
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..arguments import error, integer, number
+from ..types import FirstAxis
 from .rope_options import check_flags
 from .sinusoidal_options import CONVENTIONS, Convention, base_of, dim_of, positions_of, table_of
 
@@ -69,7 +70,7 @@ def sinusoidal_table_2d(
     width: int | Tensor,
     dim: int,
     *,
-    first: str = "width",
+    first: FirstAxis = "width",
     base: float = 10000.0,
     extra_tokens: int = 0,
     dtype: torch.dtype = torch.float32,

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..arguments import check_dtype, error, integer, number
 from ..distributed import beside
 from ..kept import constant
+from ..types import SinusoidConvention
 from .rope_options import check_tensors
 from .sinusoidal_autograd import sinusoidal_table
 
@@ -26,7 +27,7 @@ class Convention(NamedTuple):
     shift: float = 0.0  # the denominator is the number of frequencies less this
 
 
-CONVENTIONS = {
+CONVENTIONS: dict[SinusoidConvention, Convention] = {
     "interleaved": Convention(interleaved=True, pad=False),
     "concatenated": Convention(pad=False),
     "tensor2tensor": Convention(shift=1.0),
