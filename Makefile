@@ -22,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PATH := $(BIN):$(PATH)
 # Tests in parallel processes. Their threads are more than the cores, so they sleep while they wait.
 PYTEST := pytest -n $(JOBS) --maxprocesses 8 --dist loadfile
-test cmake-test cuda cuda-build: export OMP_WAIT_POLICY := passive
+test cmake-test cuda-build: export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test bench check lint cmake-test peers-test smoke install-test harden harden-quick smollm2 cuda cuda-mutants cuda-build gpu clean
@@ -78,7 +78,7 @@ harden-quick: $(DEV)
 	$(BIN)/python tests/harden/run.py --quick
 
 cuda: $(DEV) ## run the CUDA kernels on the CPU, and check what nvcc makes of them (no GPU)
-	$(BIN)/python tests/harden/sanitized.py $(PYTEST) tests/cuda_source $(ARGS)
+	$(BIN)/python tests/harden/sanitized.py pytest tests/cuda_source $(ARGS)
 	$(BIN)/python tests/cuda_source/codegen.py
 
 cuda-mutants: $(DEV) ## put faults into the CUDA kernels: does `make cuda` notice each? (minutes)
