@@ -86,7 +86,7 @@ cuda-mutants: $(DEV) ## put faults into the CUDA kernels: does `make cuda` notic
 
 # An environment of its own with TORCH_CUDA (gigabytes), and the CPU tests on what is built there.
 CUDA_BIN := $(CURDIR)/build/cuda-venv/bin
-cuda-build: ## build in full against a torch with CUDA and run the CPU tests on it (no GPU)
+cuda-build: ## build in full for CUDA, test its CPU side, and CUDA calls on a stand-in (no GPU)
 	test -x $(CUDA_BIN)/pip || $(PYTHON) -m venv build/cuda-venv
 	$(CUDA_BIN)/pip --disable-pip-version-check install '$(TORCH_CUDA)' 'setuptools>=77.0.3' ninja
 	PATH=$(CUDA_BIN):$$PATH POSENC_CUDA=1 TORCH_CUDA_ARCH_LIST=$${TORCH_CUDA_ARCH_LIST-"8.0;9.0+PTX"} \
@@ -95,6 +95,10 @@ cuda-build: ## build in full against a torch with CUDA and run the CPU tests on 
 	# From another folder: the tree has a module of its own, for another torch.
 	cd build && POSENC_MODULE_DIR=$$($(CUDA_BIN)/python -c 'import posenc_ext as p; print(*p.__path__)') \
 	  POSENC_TESTS=again $(CUDA_BIN)/$(PYTEST) -c ../pyproject.toml --rootdir .. ../tests $(ARGS)
+	# What it asks of the CUDA runtime, whose place a library takes that runs nothing.
+	cd build && POSENC_MODULE_DIR=$$($(CUDA_BIN)/python -c 'import posenc_ext as p; print(*p.__path__)') \
+	  $(CUDA_BIN)/python ../tests/cuda_runtime/stand_in.py \
+	  $(CUDA_BIN)/pytest -c ../pyproject.toml --rootdir .. ../tests/cuda_runtime
 
 gpu: ## build, test and time on a GPU; PYTHON must have a torch with CUDA
 	$(PYTHON) bench/gpu.py $(ARGS)

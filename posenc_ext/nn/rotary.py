@@ -13,7 +13,7 @@ from ..configs import rotary_arguments
 from ..frequencies import RopeFrequencies, Rule
 from ..kept import placed
 from ..ops.mrope import check_axes, section_axes
-from ..ops.rope import apply_rope, rope
+from ..ops.rope import apply_rope
 from ..ops.rope_frequencies import DEFAULT_BASE
 from ..ops.rope_options import check_flags
 from ..types import Layout, Precision, called_as
@@ -142,10 +142,9 @@ class RotaryPositionalEmbedding(nn.Module):
         """Build the table for positions below `seq_len` now: before compiling the model, capturing
         a CUDA graph or forking, so that no call has to. Moving the module drops the table.
 
-        On CUDA, streams share the table: another than the one that wrote it waits for that once. A
-        graph that has captured calls of the module reads the table of that time, which stays with
-        the module (not the graph) even when a longer one, or none, has taken its place. Without a
-        table reserved, a graph computes the rows anew at each replay.
+        On CUDA, a stream other than the one that wrote the table waits for that once. A graph reads
+        the table of the time of its capture, which the module keeps (so keep the module, too) even
+        when a longer one has taken its place. Without a table, replays compute the rows anew.
         """
         rows = tokens.size_of(seq_len)
         self._tables.rows(0, rows, rows, placed(device), dtype == torch.float64, rows)
@@ -242,6 +241,11 @@ class RotaryPositionalEmbedding(nn.Module):
         Returns:
             The rotated `q`, or ``(q, k)`` if `k` is given.
         """
+        if positions is None and cu_seqlens is None and seq_len is None and type(offset) is int:
+            how = (self.layout, None, offset, None, self.interleaved, inverse, inplace, None)
+            result = self._tables.rotate_at_once(q, k, self._length_axis, how)
+            if result is not None:
+                return result
         tokens.check_inputs(q, k, self.layout)
         offset, seq_len = tokens.offset_of(offset), tokens.length_of(seq_len)
         tokens.check_boundaries(cu_seqlens, q.device)
@@ -265,16 +269,11 @@ class RotaryPositionalEmbedding(nn.Module):
             dtype = torch.float64 if double else torch.float32
             cos, sin = self._computed(positions.to(q.device), seq_len, dtype, multi_axis)
             positions, offset, cu_seqlens = None, 0, None
-        if k is None:
-            return rope(
-                q, cos, sin, layout=self.layout, positions=positions, offset=offset,
-                cu_seqlens=cu_seqlens, interleaved=self.interleaved, inverse=inverse,
-                inplace=inplace,
-            )  # fmt: skip
-        return apply_rope(
+        rotated = apply_rope(
             q, k, cos, sin, layout=self.layout, positions=positions, offset=offset,
             cu_seqlens=cu_seqlens, interleaved=self.interleaved, inverse=inverse, inplace=inplace,
         )  # fmt: skip
+        return rotated[0] if k is None else rotated
 
     if TYPE_CHECKING:
 
@@ -292,15 +291,8 @@ class RotaryPositionalEmbedding(nn.Module):
         unexpected[:] = [k for k in unexpected if k not in {prefix + old for old in OLD_KEYS}]
 
     def extra_repr(self) -> str:
-        given = {
-            "base": self.base,
-            "scaling": self.scaling,
-            "interleaved": self.interleaved,
-            "layout": self.layout,
-            "precision": self.precision,
-            "layer_type": self.layer_type,
-            "sections": self.sections,
-        }
+        names = "base scaling interleaved layout precision layer_type sections"
+        given = {name: getattr(self, name) for name in names.split()}
         usual = {"layout": "bshd", "precision": "exact", "interleaved": False}
         shown = {key: v for key, v in given.items() if v is not None and v != usual.get(key)}
         return ", ".join([str(self.dim), *(f"{key}={value!r}" for key, value in shown.items())])

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .._native import _C
 from ..frequencies import RopeFrequencies, Rule
 from ..kept import Written, faking, is_plain
 from ..ops.mrope import Axes, by_axes
@@ -21,6 +22,7 @@ class Kept(NamedTuple):
     """cos and sin for positions 0 .. L-1, [L, R/2]; replaced as a whole, never written to."""
 
     regime: int
+    rows: int
     cos: Tensor
     sin: Tensor
     written: Written
@@ -118,7 +120,7 @@ class RotaryTables:
         apart = torch.compiler.is_exporting() or faking()
         kept = None if apart else self._kept.get(key)
         if kept is not None and kept.regime == regime:
-            if kept.cos.shape[0] >= needed:
+            if kept.rows >= needed:
                 self._hand_out(kept.written)
                 return kept.cos, kept.sin, start
         else:
@@ -128,15 +130,36 @@ class RotaryTables:
             positions = torch.arange(start, needed, device=device)
             return *self.at(positions, length, dtype), 0
         if kept is not None:
-            needed = max(needed, min(2 * kept.cos.shape[0], limit))
+            needed = max(needed, min(2 * kept.rows, limit))
         with torch.inference_mode(False), torch.no_grad():
             positions = torch.arange(max(needed, 0), device=device)
             cos, sin = self.at(positions, length, dtype)
         now = self._kept.get(key)
-        longer = now is not None and now.regime == regime and len(now.cos) >= len(cos)
+        longer = now is not None and now.regime == regime and now.rows >= len(cos)
         if is_plain(cos) and not longer:
-            self._kept[key] = Kept(regime, cos, sin, Written(cos, sin))
+            self._kept[key] = Kept(regime, len(cos), cos, sin, Written(cos, sin))
         return cos, sin, start
+
+    def rotate_at_once(self, q: Any, k: Any, axis: int, how: Any) -> Any:
+        """The short path of decoding: plain tensors that need no gradient, by a table that is kept
+        already. None in any other case. `axis` is that of the tokens, `how` the layout and what
+        follows it in the native op."""
+        if torch.compiler.is_compiling() or type(q) is not Tensor or self.by_length:
+            return None
+        dims, needed = len(how[0]), how[2]
+        if q.dim() != dims:
+            return None
+        kept = self._kept.get((q.device, q.dtype == torch.float64, False))
+        if kept is None or needed < 0 or kept.rows < needed + q.size(axis):
+            return None
+        if kept.written.on_cuda:
+            kept.written.before_reading(self._captured)
+        if k is None:
+            single: Any = _C.rope
+            return single(q, kept.cos, kept.sin, *how, None)
+        if type(k) is not Tensor or k.dim() != dims or kept.rows < needed + k.size(axis):
+            return None
+        return _C.apply_rope(q, k, kept.cos, kept.sin, *how)
 
     def at(
         self, positions: Tensor, length: int | None, dtype: torch.dtype, axes: Axes | None = None
