@@ -56,7 +56,7 @@ def known(*sizes: int) -> bool:
         return all(isinstance(size, int) for size in sizes)
     from torch.fx.experimental.symbolic_shapes import has_static_value  # slow to import
 
-    return all([has_static_value(size) for size in sizes])
+    return all(has_static_value(size) for size in sizes)
 
 
 def at_least(op: str, name: str, value: Any, least: int, most: int | None = None) -> int:
