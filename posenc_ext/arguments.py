@@ -22,6 +22,8 @@ def error(kind: type[Exception], op: str, text: str) -> Exception:
 
 def number(op: str, name: str, value: Any) -> float:
     """A finite float from an int or a float."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return cast(float, value)  # a traced number: float() would bind it
     if isinstance(value, bool) or not isinstance(value, (int, float, numbers.Real)):
         raise error(TypeError, op, f"{name} must be a number, got {type(value).__name__}")
     try:
@@ -54,14 +56,14 @@ def known(*sizes: int) -> bool:
         return all(isinstance(size, int) for size in sizes)
     from torch.fx.experimental.symbolic_shapes import has_static_value  # slow to import
 
-    return all(map(has_static_value, sizes))
+    return all(has_static_value(size) for size in sizes)
 
 
 def at_least(op: str, name: str, value: Any, least: int, most: int | None = None) -> int:
     value = integer(op, name, value)
     if value < least:
         raise error(ValueError, op, f"{name} must be at least {least}, got {value}")
-    if most is not None and value > most:
+    if most is not None and known(value) and value > most:
         raise error(ValueError, op, f"{name} must be at most {most}, got {value}")
     return value
 

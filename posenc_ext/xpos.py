@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import check_dtype, error, integer, number
+from .arguments import check_dtype, error, integer, known, number
 from .kept import constant
 from .ops.rope_options import check_tensors
 from .ops.rope_table import rope_table
@@ -140,7 +140,7 @@ def xpos_table(
         if centre is None:
             centre = positions // 2
             longest = int(2 * base * limit / decay) if decay else positions
-            if positions > longest:
+            if known(positions) and positions > longest:
                 raise error(
                     ValueError,
                     op,

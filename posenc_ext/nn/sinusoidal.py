@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arguments import check_dtype, error, integer, number, probability
+from ..ops.functions import readable
 from ..ops.rope_options import check_flags
 from ..ops.sinusoidal import add_sinusoidal, sinusoidal_table
 from ..ops.sinusoidal_options import base_of, convention_of
@@ -163,9 +164,10 @@ class SinusoidalPositionalEncoding(nn.Module):
             return
         low = high = offset
         if isinstance(offset, Tensor):
-            known = not torch.compiler.is_compiling() and offset.device.type == "cpu"
             whole = offset.dtype in (torch.int32, torch.int64) and offset.layout is torch.strided
-            if not known or not whole or offset.numel() == 0:  # add_sinusoidal refuses the others
+            if (
+                not readable(offset) or not whole or offset.numel() == 0
+            ):  # add_sinusoidal refuses the others
                 return
             low, high = int(offset.min()), int(offset.max())
         low, high = integer(_OP, "offset", low), integer(_OP, "offset", high)

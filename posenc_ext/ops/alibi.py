@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import DTYPES, check_dtype, error, integer, number
+from ..arguments import DTYPES, check_dtype, error, integer, known, number
 from ..distributed import beside
 from ..types import ScoreMod
 from . import alibi_autograd, alibi_softmax_autograd
@@ -264,6 +264,6 @@ def _check_slopes(op: str, slopes: Any, dtype: torch.dtype) -> None:
 
 def _length(op: str, name: str, value: Any) -> int:
     value = integer(op, name, value)
-    if not 0 <= value < 2**30:
+    if known(value) and not 0 <= value < 2**30:
         raise error(ValueError, op, f"{name} must be at least 0 and below 2^30, got {value}")
     return value

@@ -224,4 +224,4 @@ def mrope_position_ids(
         rows += [(i, start + j, start + k) for i in times for j in range(h) for k in range(w)]
         start += max(h, w)
     ids = torch.tensor(rows, dtype=torch.int64, device=device).reshape(-1, 3).T.contiguous()
-    return ids, int(ids.max()) + 1 - len(rows) if rows else 0
+    return ids, max(map(max, rows)) + 1 - len(rows) if rows else 0

@@ -81,6 +81,8 @@ def rotate_out(x: Tensor, out: Tensor, inplace: bool, options: RopeOptions) -> T
             "posenc_ext.rope: out must not be given when a gradient is needed (out= is not "
             "differentiable), got an argument that requires grad"
         )
+    if torch.compiler.is_exporting() and out.shape == x.shape and out.dtype == x.dtype:
+        return out.copy_(rotate(x, options))  # a graph without the in-place op decomposes
     _ops.rope_out(x, *options, out=out)
     return out
 
