@@ -22,6 +22,7 @@ from .attention import (
     outputs,
     split_scale,
 )
+from .kv_cache import KVCache
 
 _OP = "ALiBiAttention"
 
@@ -93,24 +94,26 @@ class ALiBiAttention(nn.Module):
         x: Tensor,
         *,
         key_padding_mask: Tensor | None = None,
-        past: Cache | None = None,
+        past: Cache | KVCache | None = None,
         use_cache: bool = False,
-    ) -> Tensor | tuple[Tensor, Cache]:
+    ) -> Tensor | tuple[Tensor, Cache | KVCache]:
         """Attend from x ``[B, S, d_model]`` to itself and what is in `past`.
 
         Args:
             key_padding_mask: bool ``[B, K]``, True for real tokens; K counts those in `past` too. A
                 query that sees no real key gets the attention output 0.
-            past: keys and values ``[B, H, K - S, D]`` that an earlier call returned.
+            past: keys and values ``[B, H, K - S, D]`` that an earlier call returned; or a
+                :class:`KVCache`, to which the call appends.
             use_cache: return ``(y, cache)``, the cache being `past` for the next call.
         """
         check_call(_OP, x, (self.d_model, self.num_heads), key_padding_mask, None, past)
         check_flags(_OP, use_cache=use_cache)
         q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         k, v = extend(_OP, past, k, v)
+        cache = past if isinstance(past, KVCache) else (k, v)
         attend = self._fused if self.query_block is None else self._in_blocks
         y = self.out(merge_heads(attend(q, k, v, key_padding_mask)))
-        return outputs(y, None, (k, v) if use_cache else None)
+        return outputs(y, None, cache if use_cache else None)
 
     def _fused(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
         power, scale = split_scale(q.shape[-1] ** -0.5)
