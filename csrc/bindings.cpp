@@ -1,6 +1,6 @@
-// The library of ops, and the module. Only this file and autograd.cpp see Python.
+// The library of ops, and the module. Only this file, what it reads arguments with, and
+// autograd.cpp see Python.
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -10,6 +10,7 @@
 #include "checks.h"
 #include "cpu/isa.h"
 #include "schemas.h"
+#include "short_arguments.h"
 
 TORCH_LIBRARY(posenc_ext, m) { posenc::define_ops(m); }
 
@@ -20,111 +21,19 @@ void differentiate(const std::string& name, pybind11::object function);  // auto
 namespace {
 
 namespace py = pybind11;
-using at::Tensor;
 using c10::SymInt;
-using OptionalTensor = std::optional<Tensor>;
-
-// ---- The short path: an eager call that needs the kernel and nothing else. ----
-//
-// posenc_ext.ops calls these first. They take the arguments as Python gave them and answer None for
-// whatever is not plain: a gradient, a transform, a mode, a subclass, a wrong type. The Python code
-// then goes the long way, which also words the errors. Both ways end in the same dispatcher op.
-
-bool modes_active() {
-  const auto& included = c10::impl::tls_local_dispatch_key_set().included_;
-  return included.has_any(c10::DispatchKeySet({c10::DispatchKey::Python,
-                                               c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-                                               c10::DispatchKey::Functionalize})) ||
-         at::impl::torch_function_mode_enabled();
-}
-
-class PlainArguments {
- public:
-  explicit PlainArguments(bool plain) : plain_(plain) {}
-
-  const Tensor& tensor(py::handle object) {
-    static const Tensor none;
-    if (!THPVariable_CheckExact(object.ptr())) {
-      plain_ = false;
-      return none;
-    }
-    const Tensor& t = THPVariable_Unpack(object.ptr());
-    const bool derivative =
-        t.unsafeGetTensorImpl()->autograd_meta() != nullptr &&
-        ((t.requires_grad() && c10::GradMode::is_enabled()) || t._fw_grad(0).defined());
-    plain_ = plain_ && !derivative && !t.is_complex() && !t.is_neg() &&
-             t.key_set().has(c10::DispatchKey::Dense);
-    return t;
-  }
-
-  OptionalTensor optional_tensor(py::handle object) {
-    if (object.is_none()) return std::nullopt;
-    return tensor(object);
-  }
-
-  bool boolean(py::handle object) {
-    plain_ = plain_ && PyBool_Check(object.ptr());
-    return object.ptr() == Py_True;
-  }
-
-  c10::string_view string(py::handle object) {
-    Py_ssize_t size = 0;
-    const char* text =
-        PyUnicode_Check(object.ptr()) ? PyUnicode_AsUTF8AndSize(object.ptr(), &size) : nullptr;
-    if (text == nullptr) {
-      PyErr_Clear();
-      plain_ = false;
-      return {};
-    }
-    return {text, static_cast<size_t>(size)};
-  }
-
-  // An int, or a tensor of ints.
-  int64_t offset(py::handle object, OptionalTensor& offsets) {
-    if (!PyLong_CheckExact(object.ptr())) {
-      offsets = tensor(object);
-      return 0;
-    }
-    int overflow = 0;
-    const int64_t value = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
-    plain_ = plain_ && overflow == 0;
-    return value;
-  }
-
-  bool plain() const { return plain_; }
-
- private:
-  bool plain_;
-};
-
-struct RopeArguments {
-  Tensor cos, sin;
-  OptionalTensor positions, offsets, cu_seqlens;
-  int64_t offset = 0;
-  c10::string_view layout;
-  bool interleaved = false, inverse = false, inplace = false, interleaved_out = false;
-
-  RopeArguments(PlainArguments& read, py::handle cos_, py::handle sin_, py::handle layout_,
-                py::handle positions_, py::handle offset_, py::handle cu_seqlens_,
-                py::handle interleaved_, py::handle inverse_, py::handle inplace_,
-                py::handle interleaved_out_)
-      : cos(read.tensor(cos_)),
-        sin(read.tensor(sin_)),
-        positions(read.optional_tensor(positions_)),
-        cu_seqlens(read.optional_tensor(cu_seqlens_)),
-        layout(read.string(layout_)),
-        interleaved(read.boolean(interleaved_)),
-        inverse(read.boolean(inverse_)),
-        inplace(read.boolean(inplace_)),
-        interleaved_out(interleaved_out_.is_none() ? interleaved : read.boolean(interleaved_out_)) {
-    offset = read.offset(offset_, offsets);
-  }
-};
 
 template <class Result, class... Lead>
 using RopeOp = Result(Lead..., const Tensor&, const Tensor&, const OptionalTensor&,
                       const OptionalTensor&, const OptionalTensor&, SymInt, c10::string_view, bool,
                       bool, bool);
+
+template <class Result>
+using CacheOp = Result(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                       const Tensor&, const Tensor&, const OptionalTensor&, const OptionalTensor&,
+                       const OptionalTensor&, SymInt, c10::string_view, bool, bool, bool,
+                       const OptionalTensor&, c10::string_view, SymInt, const OptionalTensor&,
+                       const OptionalTensor&);
 
 template <class Signature>
 c10::TypedOperatorHandle<Signature> find_op(const char* name) {
@@ -195,6 +104,34 @@ py::object apply_rope(py::handle q_, py::handle k_, py::handle cos, py::handle s
                         py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(k_out))));
 }
 
+py::object apply_rope_cache(py::handle q_, py::handle k_, py::handle v_, py::handle k_cache,
+                            py::handle v_cache, py::handle cos, py::handle sin, py::handle layout,
+                            py::handle positions, py::handle offset, py::handle cu_seqlens,
+                            py::handle interleaved, py::handle inverse, py::handle inplace,
+                            py::handle interleaved_out, py::handle slots, py::handle cache_layout,
+                            py::handle window, py::handle k_scale, py::handle v_scale) {
+  static const auto op = find_op<CacheOp<Tensor>>("posenc_ext::apply_rope_cache");
+  static const auto op_ = find_op<CacheOp<void>>("posenc_ext::apply_rope_cache_");
+  PlainArguments read(!modes_active());
+  const Tensor &q = read.tensor(q_), &k = read.tensor(k_), &v = read.tensor(v_);
+  const RopeArguments a(read, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
+                        inplace, interleaved_out);
+  const CacheArguments c(read, k_cache, v_cache, slots, cache_layout, window, k_scale, v_scale);
+  if (!read.plain()) return py::none();
+  const auto call = [&](const auto& handle) {
+    return run(q.numel() + 2 * k.numel(), [&] {
+      return handle.call(q, k, v, c.k_cache, c.v_cache, a.cos, a.sin, a.positions, a.offsets,
+                         a.cu_seqlens, a.offset, a.layout, a.interleaved, a.inverse,
+                         a.interleaved_out, c.slots, c.layout, c.window, c.k_scale, c.v_scale);
+    });
+  };
+  if (a.inplace) {
+    call(op_);
+    return py::reinterpret_borrow<py::object>(q_);
+  }
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(call(op)));
+}
+
 // Would autograd allow to write into t a result that needs a gradient, through t or another input?
 // Raises as it would, before anything is written.
 void check_inplace(const Tensor& t, bool requires_grad) {
@@ -247,6 +184,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "Native kernels of posenc_ext.";
   m.def("rope", torch::wrap_pybind_function(posenc::rope));
   m.def("apply_rope", torch::wrap_pybind_function(posenc::apply_rope));
+  m.def("apply_rope_cache", torch::wrap_pybind_function(posenc::apply_rope_cache));
   m.def("check_inplace", torch::wrap_pybind_function(posenc::check_inplace));
   m.def("differentiate", torch::wrap_pybind_function(posenc::differentiate));
   m.def("cpu_capability", posenc::cpu_capability, "ISA of the row kernels in use.");

@@ -12,12 +12,19 @@ namespace posenc {
   "offset, "                                                                                \
   "str layout, bool interleaved, bool inverse, bool interleaved_out"
 
+#define CACHE_OPTIONS \
+  "Tensor? slots, str cache_layout, SymInt window, Tensor? k_scale, Tensor? v_scale"
+
 constexpr const char* kSchemas[] = {
     "rope(Tensor x, " ROPE_OPTIONS ") -> Tensor",
     "rope_(Tensor(a!) x, " ROPE_OPTIONS ") -> ()",
     "rope_out(Tensor x, " ROPE_OPTIONS ", *, Tensor(a!) out) -> ()",
     "apply_rope(Tensor q, Tensor k, " ROPE_OPTIONS ") -> (Tensor, Tensor)",
     "apply_rope_(Tensor(a!) q, Tensor(b!) k, " ROPE_OPTIONS ") -> ()",
+    "apply_rope_cache(Tensor q, Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) "
+    "v_cache, " ROPE_OPTIONS ", " CACHE_OPTIONS ") -> Tensor",
+    "apply_rope_cache_(Tensor(a!) q, Tensor k, Tensor v, Tensor(b!) k_cache, Tensor(c!) "
+    "v_cache, " ROPE_OPTIONS ", " CACHE_OPTIONS ") -> ()",
     // Gradients of cos and sin.
     "rope_table_grad(Tensor grad, Tensor x, " ROPE_OPTIONS ") -> (Tensor, Tensor)",
     "rope_table(Tensor positions, Tensor inv_freq, float attention_factor, ScalarType dtype) -> "

@@ -17,6 +17,7 @@ def rope(
     interleaved: Any,
     inverse: Any,
     inplace: Any,
+    interleaved_out: Any,
     out: Any,
     /,
 ) -> Tensor | None: ...
@@ -32,8 +33,32 @@ def apply_rope(
     interleaved: Any,
     inverse: Any,
     inplace: Any,
+    interleaved_out: Any,
     /,
 ) -> tuple[Tensor, Tensor] | None: ...
+def apply_rope_cache(
+    q: Any,
+    k: Any,
+    v: Any,
+    k_cache: Any,
+    v_cache: Any,
+    cos: Any,
+    sin: Any,
+    layout: Any,
+    positions: Any,
+    offset: Any,
+    cu_seqlens: Any,
+    interleaved: Any,
+    inverse: Any,
+    inplace: Any,
+    interleaved_out: Any,
+    slots: Any,
+    cache_layout: Any,
+    window: Any,
+    k_scale: Any,
+    v_scale: Any,
+    /,
+) -> Tensor | None: ...
 
 # Raises what autograd would raise for a write into this tensor, of a result that requires grad.
 def check_inplace(tensor: Tensor, requires_grad: bool, /) -> None: ...

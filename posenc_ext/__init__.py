@@ -9,6 +9,7 @@ from .frequencies import RopeFrequencies
 from .nn.alibi import ALiBiAttention
 from .nn.bert import BertRelativeAttention
 from .nn.deberta import DebertaDisentangledAttention
+from .nn.kv_cache import KVCache
 from .nn.learned import LearnedPositionalEncoding
 from .nn.relative import RelativePositionalEmbedding, RelativeSelfAttention
 from .nn.roberta import RobertaEmbeddings
@@ -45,6 +46,7 @@ from .ops.relative_index import (
     t5_relative_index,
 )
 from .ops.rope import apply_rope, rope
+from .ops.rope_cache import apply_rope_cache
 from .ops.rope_frequencies import rope_frequencies
 from .ops.rope_table import rope_table
 from .ops.sinusoidal import add_sinusoidal, sinusoidal_table
@@ -55,6 +57,7 @@ __all__ = [
     "ALiBiAttention",
     "BertRelativeAttention",
     "DebertaDisentangledAttention",
+    "KVCache",
     "LearnedPositionalEncoding",
     "RelativePositionalEmbedding",
     "RelativeSelfAttention",
@@ -75,6 +78,7 @@ __all__ = [
     "alibi_slopes",
     "alibi_softmax",
     "apply_rope",
+    "apply_rope_cache",
     "attention_mask_positions",
     "axial_frequencies",
     "axial_positions",

@@ -25,6 +25,7 @@ from .attention import (
     outputs,
     split_scale,
 )
+from .kv_cache import KVCache
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -131,7 +132,7 @@ class ALiBiAttention(nn.Module):
         *,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
-        past: Cache | None = None,
+        past: Cache | KVCache | None = None,
         use_cache: bool = False,
         need_weights: bool = False,
     ) -> Any:
@@ -139,7 +140,8 @@ class ALiBiAttention(nn.Module):
 
         Args:
             key_padding_mask, attn_mask: as for :class:`RelativeSelfAttention`.
-            past: keys and values ``[B, num_kv_heads, K - S, D]`` that an earlier call returned.
+            past: keys and values ``[B, num_kv_heads, K - S, D]`` that an earlier call returned;
+                or a :class:`KVCache`, to which the call appends.
             use_cache: also return the cache, `past` for the next call.
             need_weights: also return the weights ``[B, H, S, K]``, as applied (after dropout). They
                 are made whole then, whatever `query_block` says.
@@ -153,9 +155,10 @@ class ALiBiAttention(nn.Module):
         check_flags(_OP, use_cache=use_cache, need_weights=need_weights)
         heads = self.qkv(x).unflatten(-1, (-1, dim)).transpose(1, 2)
         q, k, v = heads.split((self.num_heads, kv, kv), 1)
-        cache = k, v = extend(_OP, past, k, v)
+        k, v = extend(_OP, past, k, v)
+        cache = past if isinstance(past, KVCache) else (k, v)
         if kv != self.num_heads:  # every key and value serves as many heads
-            k, v = (t.repeat_interleave(self.num_heads // kv, 1) for t in cache)
+            k, v = (t.repeat_interleave(self.num_heads // kv, 1) for t in (k, v))
         weights: Tensor | None = None
         if need_weights or self.query_block is None or not known(q.shape[2], k.shape[2]):
             weights = self._weights(q, k, key_padding_mask, attn_mask)

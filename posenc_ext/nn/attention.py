@@ -12,6 +12,7 @@ from ..arguments import LARGEST, at_least, error
 from ..ops.alibi import alibi_softmax
 from ..ops.rope_options import check_tensors
 from ..types import Cache
+from .kv_cache import KVCache
 
 
 class Masks(TypedDict, total=False):
@@ -22,7 +23,7 @@ class Masks(TypedDict, total=False):
 
 
 class CachedMasks(Masks, total=False):
-    past: Cache | None
+    past: Cache | KVCache | None
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -64,16 +65,18 @@ def attention_weights(
     )
 
 
-def outputs(y: Tensor, weights: Tensor | None, cache: Cache | None) -> Any:
+def outputs(y: Tensor, weights: Tensor | None, cache: Cache | KVCache | None) -> Any:
     """y, with what else was asked for behind it."""
     rest = tuple(part for part in (weights, cache) if part is not None)
     return (y, *rest) if rest else y
 
 
-def extend(op: str, past: Cache | None, k: Tensor, v: Tensor) -> Cache:
+def extend(op: str, past: Cache | KVCache | None, k: Tensor, v: Tensor) -> Cache:
     """The keys and values of all calls so far."""
     if past is None:
         return k, v
+    if isinstance(past, KVCache):
+        return past.append(k, v)
     if {t.dtype for t in past} != {k.dtype}:
         got = " and ".join(str(t.dtype) for t in past)
         text = f"past must have the dtype of the keys ({k.dtype}), got {got}"
@@ -116,6 +119,7 @@ def check_call(
     `sizes` are d_model and num_heads.
     """
     d_model, heads = sizes
+    past = (past.keys, past.values) if isinstance(past, KVCache) else past
     check_floating(op, "x", x, "[B, S, d_model]", d_model)
     batch, length, _ = x.shape
     keys = length + _cached_keys(op, past, [batch, kv_heads or heads, d_model // heads])

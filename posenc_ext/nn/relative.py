@@ -25,6 +25,7 @@ from .attention import (
     split_heads,
     split_scale,
 )
+from .kv_cache import KVCache
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -227,7 +228,7 @@ class RelativeSelfAttention(nn.Module):
         *,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
-        past: Cache | None = None,
+        past: Cache | KVCache | None = None,
         use_cache: bool = False,
         need_weights: bool = False,
     ) -> Any:
@@ -238,7 +239,8 @@ class RelativeSelfAttention(nn.Module):
             attn_mask: bool (True = may be seen) or floating (added to the scaled scores), that
                 broadcasts to ``[B, H, S, K]``. A query that sees no key gets the attention
                 output 0.
-            past: keys and values ``[B, H, K - S, D]`` that an earlier call returned.
+            past: keys and values ``[B, H, K - S, D]`` that an earlier call returned; or a
+                :class:`KVCache`, to which the call appends.
             use_cache: also return the cache, `past` for the next call.
             need_weights: also return the weights ``[B, H, S, K]``, as applied (after dropout).
 
@@ -250,6 +252,7 @@ class RelativeSelfAttention(nn.Module):
         check_flags(op, use_cache=use_cache, need_weights=need_weights)
         q, k, v = (split_heads(f(x), heads) for f in (self.linear_q, self.linear_k, self.linear_v))
         k, v = extend(op, past, k, v)
+        cache = past if isinstance(past, KVCache) else (k, v)
         power, scale = split_scale(q.shape[-1] ** -0.5)
         q = q * power
         scores = q @ k.mT + self.distance_embedding(q, keys)
@@ -259,7 +262,7 @@ class RelativeSelfAttention(nn.Module):
         if self.value_embedding is not None:
             y = y + self.value_embedding.values(weights)
         y = self.linear_out(merge_heads(y))
-        return outputs(y, weights if need_weights else None, (k, v) if use_cache else None)
+        return outputs(y, weights if need_weights else None, cache if use_cache else None)
 
     if TYPE_CHECKING:
 

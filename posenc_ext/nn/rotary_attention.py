@@ -23,6 +23,7 @@ from .attention import (
     outputs,
     split_scale,
 )
+from .kv_cache import KVCache
 from .rotary import RotaryPositionalEmbedding
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class RotaryAttention(nn.Module):
         *,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
-        past: Cache | None = None,
+        past: Cache | KVCache | None = None,
         use_cache: bool = False,
         offset: int | Tensor | None = None,
         need_weights: bool = False,
@@ -138,7 +139,7 @@ class RotaryAttention(nn.Module):
         Args:
             key_padding_mask, attn_mask: as for :class:`RelativeSelfAttention`.
             past: keys and values ``[B, num_kv_heads, K - S, D]`` that an earlier call returned,
-                rotated as they are.
+                rotated as they are; or a :class:`KVCache`, to which the call appends.
             use_cache: also return the cache, `past` for the next call.
             offset: the position of the first token, an int or an int tensor ``[B]``, as for
                 :func:`posenc_ext.apply_rope`; default: K - S.
@@ -162,6 +163,7 @@ class RotaryAttention(nn.Module):
             v = self.rotary(v, offset=start) if self.rotate_values else v
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         k, v = extend(_OP, past, k, v)
+        cache = past if isinstance(past, KVCache) else (k, v)
         dropout = self.dropout if self.training else 0.0
         # scaled_dot_product_attention has no forward mode on the CPU.
         if need_weights or (not torch.compiler.is_compiling() and forward_mode()):
@@ -178,7 +180,7 @@ class RotaryAttention(nn.Module):
                 q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=True
             )
         y = self.o_proj(merge_heads(y))
-        return outputs(y, weights if need_weights else None, (k, v) if use_cache else None)
+        return outputs(y, weights if need_weights else None, cache if use_cache else None)
 
     if TYPE_CHECKING:
 
