@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
+import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from torch import nn
 
+from ..arguments import error
+
 Function = Callable[..., Any]
+# What modeling code calls functions that rotate or build a bias.
+NAMES = re.compile(r"(apply|vision_apply)_(\w+_)?(rotary|rope)_\w+|build_(\w+_)?alibi_\w+")
 # What may hold the code of a method.
 KINDS = (types.FunctionType, staticmethod, classmethod, property, functools.cached_property,
          functools.partial, nn.Module)  # fmt: skip
@@ -152,3 +158,43 @@ def _names(code: types.CodeType) -> set[str]:
         elif isinstance(constant, str):  # getattr(module, "apply_rotary_pos_emb")
             names.add(constant)
     return names
+
+
+def functions_of(op: str, model: Any) -> Iterator[tuple[types.ModuleType, str, Function]]:
+    """The functions to swap in the modules that hold the code of a model."""
+    if not isinstance(model, types.ModuleType) and not _classes(model):
+        raise error(
+            TypeError,
+            op,
+            "model_or_module must be a model, its class or a module of their code, got "
+            f"{type(model).__name__}",
+        )
+    for module in _modules(model):
+        for name, value in list(vars(module).items()):
+            if callable(value) and NAMES.fullmatch(name):
+                yield module, name, value
+
+
+def _classes(model: Any) -> list[type]:
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        return list(model.__mro__)
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    return list({c: None for part in parts for c in type(part).__mro__})
+
+
+def _modules(model: Any) -> list[types.ModuleType]:
+    if isinstance(model, types.ModuleType):
+        return [model]
+    names = {c.__module__: None for c in _classes(model)}
+    return [sys.modules[name] for name in names if name in sys.modules]
+
+
+def looks_up(model: Any, module: types.ModuleType, name: str) -> bool:
+    """Whether the code of a model has this name in it; of a class, the parts are not known."""
+    if not isinstance(model, nn.Module):
+        return True
+    return (id(vars(module)), name) in used_names(_classes(model), _modules(model))
+
+
+def name_of(model: Any) -> str:
+    return model.__name__ if isinstance(model, (types.ModuleType, type)) else type(model).__name__

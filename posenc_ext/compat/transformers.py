@@ -9,9 +9,7 @@ transformers itself is not imported.
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -22,13 +20,11 @@ from ..arguments import error, integer
 from ..ops.rope import apply_rope
 from ..ops.rope_options import check_tensors
 from . import hf_alibi, hf_probes
-from .hf_calls import used_names
+from .hf_calls import functions_of, looks_up, name_of
 from .hf_rotations import HALF_DTYPES, Form, heads_axis, layout_of, rotate
 from .tables import check_tied
 
 ROUNDINGS = ("once", "transformers")
-# What modeling code calls functions that rotate or build a bias.
-NAMES = re.compile(r"(apply|vision_apply)_(\w+_)?(rotary|rope)_\w+|build_(\w+_)?alibi_\w+")
 
 
 def apply_rotary_pos_emb(
@@ -206,15 +202,15 @@ def patch(
             a swapped function, in a later call: a table of full width whose halves differ.
     """
     _check_rounding("patch", rounding)
-    found = list(_functions("patch", model_or_module))
-    used = [entry for entry in found if _looks_up(model_or_module, entry[0], entry[1])]
+    found = list(functions_of("patch", model_or_module))
+    used = [entry for entry in found if looks_up(model_or_module, entry[0], entry[1])]
     if not used:
         there = f", where no code looks up {found[0][1]}" if found else ""
         raise error(
             ValueError,
             "patch",
             "model_or_module must come from code that calls a function apply_rotary_pos_emb, "
-            f"build_alibi_tensor or alike, got {_name(model_or_module)}{there}",
+            f"build_alibi_tensor or alike, got {name_of(model_or_module)}{there}",
         )
     prepared = {}
     for module, name, function in used:
@@ -248,7 +244,7 @@ def unpatch(model_or_module: nn.Module | type[nn.Module] | ModuleType) -> list[s
         TypeError: not a model, a class of models or a module.
         ValueError: a function was replaced by something else after `patch`.
     """
-    found = list(_functions("unpatch", model_or_module))
+    found = list(functions_of("unpatch", model_or_module))
     restored = []
     for module, name, function in found:
         patched = _patched.get((module.__name__, name))
@@ -266,46 +262,6 @@ def unpatch(model_or_module: nn.Module | type[nn.Module] | ModuleType) -> list[s
             if function is patched.ours:
                 restored.append(f"{module.__name__}.{name}")
     return restored
-
-
-def _functions(op: str, model: Any) -> Iterator[tuple[ModuleType, str, Callable[..., Any]]]:
-    """The functions to swap in the modules that hold the code of a model."""
-    if not isinstance(model, ModuleType) and not _classes(model):
-        raise error(
-            TypeError,
-            op,
-            "model_or_module must be a model, its class or a module of their code, got "
-            f"{type(model).__name__}",
-        )
-    for module in _modules(model):
-        for name, value in list(vars(module).items()):
-            if callable(value) and NAMES.fullmatch(name):
-                yield module, name, value
-
-
-def _classes(model: Any) -> list[type]:
-    if isinstance(model, type) and issubclass(model, nn.Module):
-        return list(model.__mro__)
-    parts = model.modules() if isinstance(model, nn.Module) else ()
-    return list({c: None for part in parts for c in type(part).__mro__})
-
-
-def _modules(model: Any) -> list[ModuleType]:
-    if isinstance(model, ModuleType):
-        return [model]
-    names = {c.__module__: None for c in _classes(model)}
-    return [sys.modules[name] for name in names if name in sys.modules]
-
-
-def _looks_up(model: Any, module: ModuleType, name: str) -> bool:
-    """Whether the code of a model has this name in it; of a class, the parts are not known."""
-    if not isinstance(model, nn.Module):
-        return True
-    return (id(vars(module)), name) in used_names(_classes(model), _modules(model))
-
-
-def _name(model: Any) -> str:
-    return model.__name__ if isinstance(model, (ModuleType, type)) else type(model).__name__
 
 
 def _check_rounding(op: str, rounding: Any) -> None:
