@@ -18,7 +18,7 @@ from test_threads import run_together, with_gradients
 
 import posenc_ext
 from posenc_ext import RotaryPositionalEmbedding
-from posenc_ext.compat import transformers
+from posenc_ext.compat import hf_probes, transformers
 from posenc_ext.compat.transformers import patch, unpatch
 
 PACKAGE = str(Path(posenc_ext.__file__).parent)
@@ -182,7 +182,8 @@ def theirs_interleaved(q, k, cos, sin, unsqueeze_dim=1):
 
 @pytest.mark.parametrize("then", ["unpatch", "patch first"])
 @pytest.mark.parametrize("case", ["patch", "patch again", "unpatch"])
-def test_patching_never_loses_the_original(case, then):
+def test_patching_never_loses_the_original(case, then, monkeypatch):
+    monkeypatch.setattr(hf_probes, "recognize", functools.cache(hf_probes.recognize))
     originals = {"apply_rotary_pos_emb": theirs, "apply_rotary_emb": theirs_interleaved}
     module = types.ModuleType("modeling_interrupted")
     vars(module).update(originals)
