@@ -13,7 +13,7 @@ from ..configs import rotary_arguments
 from ..frequencies import RopeFrequencies, Rule
 from ..ops.mrope import by_axes, check_axes, section_axes
 from ..ops.rope import apply_rope, rope
-from ..ops.rope_frequencies import DEFAULT_BASE
+from ..frequencies import DEFAULT_BASE
 from ..ops.rope_options import check_flags
 from ..ops.rope_table import rope_table
 from . import rotary_positions as tokens

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..arguments import check_precision, error, integer, number
-from ..frequencies import OP, Request, RopeFrequencies, Rule, value_error
+from ..frequencies import DEFAULT_BASE, OP, Request, RopeFrequencies, Rule, value_error
 from ..scaling import (
     NTK,
     DynamicNTK,
@@ -23,7 +23,6 @@ from ..scaling import (
     YaRN,
 )
 
-DEFAULT_BASE = 10000.0
 RULES: dict[str, type[Rule] | None] = {
     "default": None,
     "dynamic": DynamicNTK,
