@@ -221,7 +221,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "xcodec2": {'pairs': 'half', 'hidden_size': 1024, 'num_attention_heads': 16, 'max_position_embeddings': 4096, 'head_dim': 64, 'rope_theta': 10000.0, 'whole': True},
     "youtu": {'pairs': 'interleaved', 'hidden_size': 2048, 'num_attention_heads': 16, 'qk_rope_head_dim': 64, 'qk_nope_head_dim': 128, 'max_position_embeddings': 131072, 'rope_interleave': True, 'rope_theta': 10000.0},
     "zamba2": {'pairs': 'half', 'hidden_size': 2560, 'num_attention_heads': 32, 'max_position_embeddings': 4096, 'head_times': 2, 'rope_theta': 10000.0, 'whole': True, 'layer_types': ['hybrid', 'linear_attention']},
-    "zaya": {'pairs': 'half', 'hidden_size': 2048, 'num_attention_heads': 8, 'max_position_embeddings': 131072, 'head_dim': 128, 'rope_rule': {'hybrid': {'partial_rotary_factor': 0.5, 'rope_theta': 5000000.0, 'rope_type': 'default'}, 'hybrid_sliding': {'partial_rotary_factor': 0.5, 'rope_theta': 10000.0, 'rope_type': 'default'}}, 'whole': True},
+    "zaya": {'pairs': 'half', 'hidden_size': 2048, 'num_attention_heads': 8, 'max_position_embeddings': 131072, 'head_dim': 128, 'rope_rule': {'hybrid': {'partial_rotary_factor': 0.5, 'rope_theta': 5000000.0, 'rope_type': 'default'}, 'hybrid_sliding': {'partial_rotary_factor': 0.5, 'rope_theta': 10000.0, 'rope_type': 'default'}}},
 }
 # The model type of the text model inside.
 _TEXTS = """

@@ -45,16 +45,6 @@ class Keys(NamedTuple):
         value = self.own(key)
         return self.defaults.get(key) if value is None else value
 
-    def one(self, rule: Mapping[str, Any], *names: str) -> tuple[str, Any]:
-        """The value that these keys of the rule or the config agree on, and a key that has it."""
-        found = [(key, rule[key]) for key in names if rule.get(key) is not None]
-        found += [(key, self.given[key]) for key in names if key in self.given]
-        for key, value in found[1:]:
-            if value != found[0][1]:
-                text = f"{key} must be {found[0][0]} = {found[0][1]}, got {value}"
-                raise error(ValueError, OP, text)
-        return found[0] if found else (names[0], None)
-
     def head_dim(self, layer_type: str | None) -> int:
         """Of the layers of this type."""
         head = self._layer_head_dim(layer_type)

@@ -75,9 +75,12 @@ def _with_flat_keys(keys: Keys, given: dict[str, Any]) -> dict[str, Any]:
         name = "partial_rotary_factor" if key == "partial_rotary_factor" else "rope_theta"
         kinds = [kind for kind in rules if name != "rope_theta" or bases.get(kind) == key]
         own = [rules[kind] for kind in kinds if rules[kind] is not None]
-        values = {rule.setdefault(name, keys.given[key]) for rule in own}
+        filled = "rope_theta" in keys.defaults or not keys.listed
+        values = {
+            rule.setdefault(name, keys.given[key]) if filled else rule.get(name) for rule in own
+        }
         if own and keys.given[key] not in values:
-            text = f"must be that of {kinds} = {sorted(values)}, got {keys.given[key]}"
+            text = f"must be that of {kinds} = {sorted(map(str, values))}, got {keys.given[key]}"
             raise refusal(keys, key, text)
     return rules
 
@@ -148,8 +151,8 @@ def _filled(keys: Keys, rule: dict[str, Any], layer_type: str | None) -> dict[st
     base, part = found.get("rope_theta"), found.get("partial_rotary_factor")
     if layer_type is None:
         neox = keys.model_type in NEOX
-        base = _flat(keys, "base", base, ("rotary_emb_base", "rope_theta"), neox)
-        part = _flat(keys, "rotated part", part, ("rotary_pct", "partial_rotary_factor"), neox)
+        base = _flat(keys, base, ("rope_theta", "rotary_emb_base"), neox)
+        part = _flat(keys, part, ("partial_rotary_factor", "rotary_pct"), neox)
     if base is None:
         base = keys.defaults.get("rope_theta", DEFAULT_BASE if keys.model_type is None else None)
         base = base.get(layer_type) if isinstance(base, Mapping) else base
@@ -165,16 +168,17 @@ def _filled(keys: Keys, rule: dict[str, Any], layer_type: str | None) -> dict[st
     return found if part is None else found | {"partial_rotary_factor": part}
 
 
-def _flat(keys: Keys, what: str, value: Any, names: tuple[str, str], neox: bool) -> Any:
+def _flat(keys: Keys, value: Any, names: tuple[str, str], neox: bool) -> Any:
     """What the rule says, or else the config under one of these names, which must agree. GPT-NeoX
-    reads the first name alone."""
+    reads the second name alone."""
     given = {name: keys.given[name] for name in names if name in keys.given}
+    source = "that of the rule"
     if value is None:
-        read = names[0] if neox else next(iter(given), names[1])
-        value = given.get(read)
+        source = names[1] if neox else next(iter(given), names[0])
+        value = given.get(source)
         if value is None and neox:
-            value = keys.defaults["rope_theta" if what == "base" else "partial_rotary_factor"]
+            source, value = "the usual one", keys.defaults[names[0]]
     for name, other in given.items():
         if other != value:
-            raise refusal(keys, name, f"must be the {what} of this config = {value}, got {other}")
+            raise refusal(keys, name, f"must be {source} = {value}, got {other}")
     return value

@@ -106,8 +106,8 @@ def _check_keys(keys: Keys) -> None:
 
 
 def _rotary_dim(keys: Keys, rule: Mapping[str, Any], layer_type: str | None) -> int:
-    key, part = keys.one(rule, "partial_rotary_factor", "rotary_pct")
-    part = 1.0 if part is None else number(OP, key, part)
+    key = "partial_rotary_factor"
+    part = number(OP, key, rule.get(key, 1.0))
     latent = keys.get("qk_rope_head_dim")
     if latent is not None:
         dim = integer(OP, "qk_rope_head_dim", latent)

@@ -180,6 +180,7 @@ def nested_rule(config_class, rule, layers):
             kinds[0],
             layer_types=layers,
             num_hidden_layers=len(layers),
+            sliding_window=8,
             rope_parameters={
                 layer: {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": part}
                 for layer in layers

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..arguments import check_precision, error, integer
+from ..arguments import check_precision, error, integer, length_of
 from ..configs import rotary_arguments
 from ..frequencies import RopeFrequencies, Rule
 from ..ops.mrope import by_axes, check_axes, section_axes
@@ -128,7 +128,7 @@ class RotaryPositionalEmbedding(nn.Module):
 
     def frequencies(self, seq_len: int | None = None) -> RopeFrequencies:
         """``(inv_freq [R/2], attention_factor)`` for a sequence of this length."""
-        return self._tables.frequencies(tokens.length_of(seq_len))
+        return self._tables.frequencies(length_of(OP, seq_len))
 
     def reserve(
         self,
@@ -170,7 +170,7 @@ class RotaryPositionalEmbedding(nn.Module):
         Returns:
             ``[n, R/2]`` or ``[..., R/2]``. Treat it as read-only.
         """
-        seq_len = tokens.length_of(seq_len)
+        seq_len = length_of(OP, seq_len)
         if not isinstance(positions, Tensor):
             n = integer(OP, "positions", positions, "an int or a tensor")
             if n < 0:
@@ -242,7 +242,7 @@ class RotaryPositionalEmbedding(nn.Module):
             The rotated `q`, or ``(q, k)`` if `k` is given.
         """
         tokens.check_inputs(q, k, self.layout)
-        offset, seq_len = tokens.offset_of(offset), tokens.length_of(seq_len)
+        offset, seq_len = tokens.offset_of(offset), length_of(OP, seq_len)
         tokens.check_boundaries(cu_seqlens, q.device)
         double = q.dtype == torch.float64
         size = q.shape[self._length_axis]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,18 +27,6 @@ def check_inputs(q: Any, k: Any, layout: str) -> None:
                 f"{name} must have {len(layout)} dimensions for layout {layout!r}, got "
                 f"{list(x.shape)}",
             )
-
-
-def length_of(seq_len: Any) -> int | None:
-    """A length that may be left out."""
-    if seq_len is None:
-        return None
-    if isinstance(seq_len, torch.SymInt):
-        return cast(int, seq_len)
-    length = integer(OP, "seq_len", seq_len)
-    if length < 0:
-        raise error(ValueError, OP, f"seq_len must not be negative, got {length}")
-    return length
 
 
 def offset_of(offset: Any) -> Any:
