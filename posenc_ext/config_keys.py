@@ -70,7 +70,9 @@ class Keys(NamedTuple):
             return self.given.get("swa_head_dim")
         by_layer = self.given.get("per_layer_config")
         if by_layer is not None:
-            indices = [i for i, kind in enumerate(self.own("layer_types") or ()) if kind == layer_type]
+            indices = [
+                i for i, kind in enumerate(self.own("layer_types") or ()) if kind == layer_type
+            ]
             found = {int(i): keys.get("head_dim") for i, keys in by_layer.items()}
             heads = {found.get(i) for i in indices}
             if len(heads) > 1:

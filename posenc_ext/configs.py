@@ -37,12 +37,11 @@ from .ops.mrope import mrope_axes
 from .ops.rope_options import check_flags
 
 ABOUT_ROTATION = re.compile("(^|_)rope|rotary|theta|head_dim")
-READ = frozenset(
-    """
+_READ = """
     rope_theta rope_scaling rope_parameters rope_interleave partial_rotary_factor head_dim
     qk_rope_head_dim
-    """.split()
-)
+"""
+READ = frozenset(_READ.split())
 # Keys with this value, or of this family, that change nothing.
 UNUSED = {("rotary_value", False), ("rotary_dim", "minimax_m3_vl_text")}
 

@@ -54,9 +54,10 @@ SWITCHES: dict[str, tuple[str, object, object]] = {
 # Layers of these types attend without positions, or do not attend.
 NO_POSITIONS = frozenset({"conv", "linear_attention", "mamba", "mlp", "moe", "recurrent"})
 # Full attention has no positions here, sliding windows have.
-NO_POSITIONS_IN_FULL = frozenset(
-    "afmoe cohere2 cohere2_moe exaone4 exaone_moe flint kolibri1 lara_mini".split()
-)
+_NO_POSITIONS_IN_FULL = """
+    afmoe cohere2 cohere2_moe exaone4 exaone_moe flint kolibri1 lara_mini
+"""
+NO_POSITIONS_IN_FULL = frozenset(_NO_POSITIONS_IN_FULL.split())
 
 # Keys that only these families read, beside those that all do.
 NEOX = ("gpt_neox", "gpt_neox_japanese")
@@ -98,10 +99,9 @@ SCALED_LAYERS: dict[str, tuple[str, ...]] = {
     "olmo3": ("full_attention",),
 }
 # Keys with rope, rotary, theta or head_dim in their names that say nothing about the frequencies.
-OTHER_PARTS = frozenset(
-    """
+_OTHER_PARTS = """
     v_head_dim swa_v_head_dim qk_head_dim qk_nope_head_dim index_head_dim indexer_head_dim
     linear_head_dim linear_key_head_dim linear_value_head_dim mamba_head_dim cross_head_dim
     mamba_headdim no_rope_layers no_rope_layer_interval pad_head_dim_to_multiple_of
-    """.split()
-)
+"""
+OTHER_PARTS = frozenset(_OTHER_PARTS.split())

@@ -140,11 +140,11 @@ def is_axial(config_class):
 
 def with_all_layers(config_class, **keys):
     """The default config, with one layer of each type that its rule is keyed by."""
-    rule = keys.get("rope_parameters") or getattr(default(config_class), "rope_parameters", {}) or {}
+    rule = (
+        keys.get("rope_parameters") or getattr(default(config_class), "rope_parameters", {}) or {}
+    )
     layers = [key for key, value in rule.items() if isinstance(value, dict)]
     if not layers or getattr(config_class, "_rope_type_labels", None):
         return config_class(**keys)
     # Some classes want a window beside sliding layers.
-    return config_class(
-        layer_types=layers, num_hidden_layers=len(layers), sliding_window=8, **keys
-    )
+    return config_class(layer_types=layers, num_hidden_layers=len(layers), sliding_window=8, **keys)

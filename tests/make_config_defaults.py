@@ -121,7 +121,11 @@ def head_defaults(config_class, config, layers):
         found["head_dim"] = field
     elif size and getattr(config, "head_dim", 0) == 2 * size // config.num_attention_heads:
         found["head_times"] = 2
-    elif size and not hasattr(config, "qk_rope_head_dim") and width(config_class, None, head_dim=2 * size) not in (None, 2 * size):
+    elif (
+        size
+        and not hasattr(config, "qk_rope_head_dim")
+        and width(config_class, None, head_dim=2 * size) not in (None, 2 * size)
+    ):
         other = made(config_class, head_dim=2 * size)
         if other is not None and getattr(other, "head_dim", None) != 2 * size:
             found["fixed_head"] = True

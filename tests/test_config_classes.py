@@ -153,7 +153,7 @@ def test_every_class_is_listed_or_refused_with_a_reason():
             continue
         if kind in TEXT_TYPES:  # that of the text model inside
             continue
-        with pytest.raises(ValueError, match="config must|got model_type|model_type ''|got ''"):
+        with pytest.raises(ValueError, match=r"config must|got model_type|model_type ''|got ''"):
             from_config(config)
         if classes.is_axial(c):
             assert REFUSED[kind] == AXES

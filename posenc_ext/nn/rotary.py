@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from ..arguments import check_precision, error, integer, length_of
 from ..configs import rotary_arguments
-from ..frequencies import RopeFrequencies, Rule
+from ..frequencies import DEFAULT_BASE, RopeFrequencies, Rule
 from ..ops.mrope import by_axes, check_axes, section_axes
 from ..ops.rope import apply_rope, rope
-from ..frequencies import DEFAULT_BASE
 from ..ops.rope_options import check_flags
 from ..ops.rope_table import rope_table
 from . import rotary_positions as tokens
@@ -21,6 +20,7 @@ from .rotary_tables import RotaryTables
 
 OP = "RotaryPositionalEmbedding"
 LAYOUTS = ("bshd", "bhsd", "sbhd", "thd", "shd", "hsd", "bsd", "sbd", "sd")
+FIXED = ("base", "scaling", "interleaved", "layout", "precision", "layer_type", "sections")
 # What older checkpoints saved for the same purpose.
 OLD_KEYS = ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached")
 
@@ -84,10 +84,15 @@ class RotaryPositionalEmbedding(nn.Module):
         self.base, self.scaling, self.layer_type = base, scaling, layer_type
         self.interleaved, self.layout, self.precision = bool(interleaved), layout, precision
         self._tables = RotaryTables(dim, base, scaling, layer_type, precision)
-        self.dim = 2 * len(self._tables.frequencies(None).inv_freq)
-        self.sections = sections
+        self.dim, self.sections = 2 * len(self._tables.frequencies(None).inv_freq), sections
         self._axes = None if sections is None else section_axes(OP, sections, self.dim // 2)
         self._length_axis = max(layout.find("s"), layout.find("t"))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("dim", *FIXED) and name in self.__dict__:
+            text = f"{name} must stay as it was given, make another module, got {value!r}"
+            raise error(AttributeError, OP, text)
+        super().__setattr__(name, value)
 
     @classmethod
     def from_config(
@@ -286,15 +291,7 @@ class RotaryPositionalEmbedding(nn.Module):
         unexpected[:] = [k for k in unexpected if k not in {prefix + old for old in OLD_KEYS}]
 
     def extra_repr(self) -> str:
-        given = {
-            "base": self.base,
-            "scaling": self.scaling,
-            "interleaved": self.interleaved,
-            "layout": self.layout,
-            "precision": self.precision,
-            "layer_type": self.layer_type,
-            "sections": self.sections,
-        }
+        given = {name: getattr(self, name) for name in FIXED}
         usual = {"layout": "bshd", "precision": "exact", "interleaved": False}
         shown = {key: v for key, v in given.items() if v is not None and v != usual.get(key)}
         return ", ".join([str(self.dim), *(f"{key}={value!r}" for key, value in shown.items())])
