@@ -13,6 +13,7 @@ from .model_types import (
     LAYER_BASES,
     NEOX,
     NO_POSITIONS,
+    NO_POSITIONS_BESIDE_WINDOWS,
     NO_POSITIONS_IN_FULL,
     SCALED_LAYERS,
 )
@@ -74,7 +75,7 @@ def _with_flat_keys(keys: Keys, given: dict[str, Any]) -> dict[str, Any]:
     for key in {*bases.values(), "partial_rotary_factor"} & set(keys.given):
         name = "partial_rotary_factor" if key == "partial_rotary_factor" else "rope_theta"
         kinds = [kind for kind in rules if name != "rope_theta" or bases.get(kind) == key]
-        own = [rules[kind] for kind in kinds if rules[kind] is not None]
+        own = [rule for kind in kinds if (rule := rules[kind]) is not None]
         filled = "rope_theta" in keys.defaults or not keys.listed
         values = {
             rule.setdefault(name, keys.given[key]) if filled else rule.get(name) for rule in own
@@ -136,7 +137,10 @@ def _check_layer(keys: Keys, layer_type: str | None) -> None:
         wanted = f"None or one of {kinds}" if kinds else "None"
         text = f"layer_type must be {wanted} for this config, got {layer_type!r}"
         raise error(ValueError, OP, text)
-    nope = layer_type == "full_attention" and keys.model_type in NO_POSITIONS_IN_FULL
+    families = NO_POSITIONS_IN_FULL
+    if "sliding_attention" in kinds:
+        families += NO_POSITIONS_BESIDE_WINDOWS
+    nope = layer_type == "full_attention" and keys.model_type in families
     if layer_type in NO_POSITIONS or nope:
         raise error(ValueError, OP, f"layer_type must have positions, got {layer_type!r}")
 

@@ -43,7 +43,13 @@ _READ = """
 """
 READ = frozenset(_READ.split())
 # Keys with this value, or of this family, that change nothing.
-UNUSED = {("rotary_value", False), ("rotary_dim", "minimax_m3_vl_text")}
+UNUSED = (
+    ("rotary", True),
+    ("rotary_value", False),
+    ("rotary_pct", 1.0),
+    ("use_rotary_pos_emb", True),
+    ("rotary_dim", "minimax_m3_vl_text"),
+)
 
 
 class RotaryArguments(NamedTuple):
@@ -86,7 +92,7 @@ def _check_model(keys: Keys) -> None:
     if value != wanted:
         raise error(ValueError, OP, f"{without} {key} = {value!r}")
     value = keys.given.get("position_embedding_type", "rope")
-    if value not in ("rope", "rotary"):
+    if not keys.listed and value not in ("rope", "rotary"):
         raise error(ValueError, OP, f"{without} position_embedding_type = {value!r}")
 
 
@@ -102,6 +108,9 @@ def _check_keys(keys: Keys) -> None:
         if (key, value) in UNUSED or (key, keys.model_type) in UNUSED:
             continue
         raise refusal(keys, key, f"must be left out, it is not understood, got {value!r}")
+    heads = {keys.given[key] for key in ("head_dim", "attention_head_dim") if key in keys.given}
+    if len(heads) > 1:
+        raise refusal(keys, "attention_head_dim", f"must be head_dim, got {sorted(heads)}")
 
 
 def _rotary_dim(keys: Keys, rule: Mapping[str, Any], layer_type: str | None) -> int:

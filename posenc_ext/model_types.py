@@ -52,12 +52,10 @@ SWITCHES: dict[str, tuple[str, object, object]] = {
     "zamba2": ("use_mem_rope", True, False),
 }
 # Layers of these types attend without positions, or do not attend.
-NO_POSITIONS = frozenset({"conv", "linear_attention", "mamba", "mlp", "moe", "recurrent"})
-# Full attention has no positions here, sliding windows have.
-_NO_POSITIONS_IN_FULL = """
-    afmoe cohere2 cohere2_moe exaone4 exaone_moe flint kolibri1 lara_mini
-"""
-NO_POSITIONS_IN_FULL = frozenset(_NO_POSITIONS_IN_FULL.split())
+NO_POSITIONS = ("conv", "linear_attention", "mamba", "mlp", "moe", "recurrent")
+# Full attention has no positions here, sliding windows have; or has none beside sliding windows.
+NO_POSITIONS_IN_FULL = ("afmoe", "cohere2", "cohere2_moe", "flint", "lara_mini")
+NO_POSITIONS_BESIDE_WINDOWS = ("exaone4", "exaone_moe", "kolibri1")
 
 # Keys that only these families read, beside those that all do.
 NEOX = ("gpt_neox", "gpt_neox_japanese")
@@ -74,20 +72,21 @@ FAMILY_KEYS: dict[str, tuple[str, ...]] = {
     "swa_rope_theta": ("mimo_v2_flash",),
     "swa_head_dim": ("mimo_v2_flash",),
     "global_head_dim": GEMMA4,
-    "attention_head_dim": ("zamba2",),
+    "attention_head_dim": ("zamba2", "hunyuan_v1_dense", "hunyuan_v1_moe"),
     "layer_rope_theta": (
         "granite_swa", "granitemoe_swa", "muse_glimmer_text", "muse_spark_text",
     ),
     "rope_scaling_layers": ("molmo2_text",),
 }  # fmt: skip
 # The base of each kind of layer as keys of its own, and the kinds that rope_scaling scales.
+_GEMMA3_BASES = {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}
+_MODERNBERT_BASES = {
+    "full_attention": "global_rope_theta",
+    "sliding_attention": "local_rope_theta",
+}
 LAYER_BASES: dict[str, dict[str, str]] = {
-    **dict.fromkeys(
-        GEMMA3, {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}
-    ),
-    **dict.fromkeys(
-        MODERNBERT, {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
-    ),
+    **{kind: _GEMMA3_BASES for kind in GEMMA3},
+    **{kind: _MODERNBERT_BASES for kind in MODERNBERT},
     "olmo3": {"full_attention": "rope_theta", "sliding_attention": "rope_theta"},
     "mimo_v2_flash": {"full_attention": "rope_theta", "sliding_attention": "swa_rope_theta"},
 }

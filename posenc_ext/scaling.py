@@ -243,14 +243,17 @@ class Llama3(Rule):
 
     def __call__(self, at: Request) -> RopeFrequencies:
         low, high = self.low_freq_factor, self.high_freq_factor
-        if high <= low:
-            raise value_error(f"high_freq_factor must be more than {low} (low), got {high}")
+        if high < low:
+            raise value_error(f"high_freq_factor must be at least {low} (low), got {high}")
         original, theta = self.original_max_position_embeddings, at.unscaled()
         wavelength = 2 * math.pi / theta
+        scaled = torch.where(wavelength > original / low, theta / self.factor, theta)
+        if high == low:  # nothing is between
+            return RopeFrequencies(scaled, 1.0)
         smooth = (original / wavelength - low) / (high - low)
         blended = (1 - smooth) * theta / self.factor + smooth * theta
-        scaled = torch.where(wavelength > original / low, theta / self.factor, blended)
-        return RopeFrequencies(torch.where(wavelength < original / high, theta, scaled), 1.0)
+        between = (wavelength >= original / high) & (wavelength <= original / low)
+        return RopeFrequencies(torch.where(between, blended, scaled), 1.0)
 
 
 @dataclass(frozen=True)
