@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 LARGEST = 2**48  # of sizes that are added and multiplied: no sum or product leaves 64 bits
+WHOLE = (torch.int32, torch.int64)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -57,6 +58,22 @@ def known(*sizes: int) -> bool:
     from torch.fx.experimental.symbolic_shapes import has_static_value  # slow to import
 
     return all(has_static_value(size) for size in sizes)
+
+
+def length_of(op: str, seq_len: Any) -> int | None:
+    """A length that may be left out; a tensor ``[]`` of one is read."""
+    if seq_len is None:
+        return None
+    if isinstance(seq_len, torch.SymInt):
+        return cast(int, seq_len)
+    if isinstance(seq_len, Tensor) and seq_len.dim() == 0 and seq_len.dtype in WHOLE:
+        if seq_len.is_meta:
+            raise error(ValueError, op, "seq_len must hold a value, got a meta tensor")
+        seq_len = seq_len.item()
+    length = integer(op, "seq_len", seq_len)
+    if not torch.compiler.is_compiling() and length < 0:
+        raise error(ValueError, op, f"seq_len must not be negative, got {length}")
+    return length
 
 
 def at_least(op: str, name: str, value: Any, least: int, most: int | None = None) -> int:

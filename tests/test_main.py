@@ -182,7 +182,7 @@ def test_plot_reads_a_config(picture, tmp_path, monkeypatch):
         (["decay", "--config", "absent.json"], "No such file"),
         (["decay", "--config", "config.json", "--dim", "8"], "do not go with --config"),
         (["decay", "--config", "broken.json"], "broken.json must be JSON: Expecting"),
-        (["decay", "--config", "gpt2.json"], "model_type must be one whose channel pairs"),
+        (["decay", "--config", "gpt2.json"], "config must be of a model with rotary positions"),
         (["decay", "--config", "list.json"], "config must be a config object or a dict, got list"),
         (["decay", "--seq-len", "8"], "go with --config"),
         (["frequencies", "--base", "1e4", "--base", "1e5"], "--base may be given once"),

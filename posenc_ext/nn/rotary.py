@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any, overload
 import torch
 from torch import Tensor, nn
 
-from ..arguments import check_precision, error, integer
+from ..arguments import check_precision, error, integer, length_of
 from ..configs import rotary_arguments
-from ..frequencies import RopeFrequencies, Rule
+from ..frequencies import DEFAULT_BASE, RopeFrequencies, Rule
 from ..kept import placed
 from ..ops.mrope import check_axes, section_axes
 from ..ops.rope import apply_rope
-from ..ops.rope_frequencies import DEFAULT_BASE
 from ..ops.rope_options import check_flags
 from ..types import Layout, Precision, called_as
 from . import rotary_positions as tokens
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 OP = "RotaryPositionalEmbedding"
+FIXED = ("base", "scaling", "interleaved", "layout", "precision", "layer_type", "sections")
 # What older checkpoints saved for the same purpose.
 OLD_KEYS = ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached")
 
@@ -86,10 +86,15 @@ class RotaryPositionalEmbedding(nn.Module):
         self.base, self.scaling, self.layer_type = base, scaling, layer_type
         self.interleaved, self.layout, self.precision = bool(interleaved), layout, precision
         self._tables = RotaryTables(dim, base, scaling, layer_type, precision)
-        self.dim = 2 * len(self._tables.frequencies(None).inv_freq)
-        self.sections = sections
+        self.dim, self.sections = 2 * len(self._tables.frequencies(None).inv_freq), sections
         self._axes = None if sections is None else section_axes(OP, sections, self.dim // 2)
         self._length_axis = max(layout.find("s"), layout.find("t"))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("dim", *FIXED) and name in self.__dict__:
+            text = f"{name} must stay as it was given, make another module, got {value!r}"
+            raise error(AttributeError, OP, text)
+        super().__setattr__(name, value)
 
     @classmethod
     def from_config(
@@ -130,7 +135,7 @@ class RotaryPositionalEmbedding(nn.Module):
 
     def frequencies(self, seq_len: int | None = None) -> RopeFrequencies:
         """``(inv_freq [R/2], attention_factor)`` for a sequence of this length."""
-        return self._tables.frequencies(tokens.length_of(seq_len))
+        return self._tables.frequencies(length_of(OP, seq_len))
 
     def reserve(
         self,
@@ -175,7 +180,7 @@ class RotaryPositionalEmbedding(nn.Module):
         Returns:
             ``[n, R/2]`` or ``[..., R/2]``. Treat it as read-only.
         """
-        seq_len = tokens.length_of(seq_len)
+        seq_len = length_of(OP, seq_len)
         if not isinstance(positions, Tensor):
             n = integer(OP, "positions", positions, "an int or a tensor")
             if n < 0:
@@ -247,7 +252,7 @@ class RotaryPositionalEmbedding(nn.Module):
             if result is not None:
                 return result
         tokens.check_inputs(q, k, self.layout)
-        offset, seq_len = tokens.offset_of(offset), tokens.length_of(seq_len)
+        offset, seq_len = tokens.offset_of(offset), length_of(OP, seq_len)
         tokens.check_boundaries(cu_seqlens, q.device)
         double = q.dtype == torch.float64
         size = q.shape[self._length_axis]
@@ -291,8 +296,7 @@ class RotaryPositionalEmbedding(nn.Module):
         unexpected[:] = [k for k in unexpected if k not in {prefix + old for old in OLD_KEYS}]
 
     def extra_repr(self) -> str:
-        names = "base scaling interleaved layout precision layer_type sections"
-        given = {name: getattr(self, name) for name in names.split()}
+        given = {name: getattr(self, name) for name in FIXED}
         usual = {"layout": "bshd", "precision": "exact", "interleaved": False}
         shown = {key: v for key, v in given.items() if v is not None and v != usual.get(key)}
         return ", ".join([str(self.dim), *(f"{key}={value!r}" for key, value in shown.items())])

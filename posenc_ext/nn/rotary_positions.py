@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypedDict, cast, get_args
+from typing import Any, TypedDict, get_args
 
 import torch
 from torch import Tensor
 
-from ..arguments import error, integer
+from ..arguments import error, integer, length_of
 from ..ops.rope_options import check_tensors
 from ..types import Layout
 
@@ -47,18 +47,9 @@ def check_inputs(q: Any, k: Any, layout: str) -> None:
             )
 
 
-def length_of(seq_len: Any) -> int | None:
-    """A length that may be left out."""
-    return None if seq_len is None else size_of(seq_len)
-
-
 def size_of(seq_len: Any) -> int:
-    if isinstance(seq_len, torch.SymInt):
-        return cast(int, seq_len)
-    length = integer(OP, "seq_len", seq_len)
-    if length < 0:
-        raise error(ValueError, OP, f"seq_len must not be negative, got {length}")
-    return length
+    length = length_of(OP, seq_len)
+    return integer(OP, "seq_len", seq_len) if length is None else length
 
 
 def offset_of(offset: Any) -> Any:

@@ -18,6 +18,8 @@ from ..kept import constant, of_integers
 from ..types import AxisOrder
 
 ORDERS = get_args(AxisOrder)
+# On what mrope_axes returns: the number of axes, one without a frequency among them.
+COUNT = "_posenc_axis_count"
 
 
 def mrope_axes(sections: Sequence[int], order: AxisOrder = "chunked") -> Tensor:
@@ -43,7 +45,9 @@ def mrope_axes(sections: Sequence[int], order: AxisOrder = "chunked") -> Tensor:
     Raises:
         TypeError, ValueError: sections that are not ints or do not fit the order.
     """
-    return torch.tensor(_axes(sections, order), dtype=torch.int64, device="cpu")
+    axes = torch.tensor(_axes(sections, order), dtype=torch.int64, device="cpu")
+    setattr(axes, COUNT, len(sections))
+    return axes
 
 
 def _axes(sections: Sequence[int], order: AxisOrder) -> list[int]:
@@ -95,7 +99,7 @@ def section_axes(op: str, sections: Any, n: int) -> Axes:
                 f"{sections.dtype} {list(sections.shape)}",
             )
         of = sections.tolist()
-        axes = Axes(of, max(of, default=0) + 1)
+        axes = Axes(of, getattr(sections, COUNT, max(of, default=0) + 1))
     elif isinstance(sections, Sequence) and not isinstance(sections, str):
         axes = Axes(_axes(sections, "chunked"), len(sections))
     else:
