@@ -65,6 +65,7 @@ peers-test: $(DEV) ## compare with other libraries, and models compiled with and
 
 smoke: $(DEV) ## the examples and the bench at small sizes: do they run?
 	$(BIN)/python examples/demo.py --quick
+	$(BIN)/python examples/generate.py --quick
 	$(BIN)/python examples/train_short_test_long.py --quick --out build/train_short_test_long_quick
 	$(BIN)/python -m bench --quick
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from dtensor_cases import CASES, ops, random
+from dtensor_cache_cases import CASES
+from dtensor_cases import ops, random
 from dtensor_checks import check, distribute
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_module
@@ -146,6 +147,14 @@ def refusals() -> None:
         RuntimeError,
         "posenc_ext.apply_rope: q and k must be sharded alike",
         lambda: posenc_ext.apply_rope(shard(q, 0), shard(k, None), cos, sin, inplace=True),
+    )
+    caches = [torch.zeros(2, 8, k.shape[2], 8) for _ in "kv"]
+    refuses(
+        RuntimeError,
+        "posenc_ext.apply_rope_cache: q, k, v and the caches must be sharded alike",
+        lambda: posenc_ext.apply_rope_cache(
+            *(shard(t, 2) for t in (q, k, k)), *(shard(t, None) for t in caches), cos, sin
+        ),
     )
     refuses(
         RuntimeError,

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from dtensor_cases import CASES, Case
+from dtensor_cache_cases import CASES
+from dtensor_cases import Case
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import (
     DTensor,

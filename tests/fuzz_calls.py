@@ -32,7 +32,9 @@ FUNCTIONS = {
         "v_cache": uniform((2, 64, *K.shape[2:])), **ROPE, "slots": None, "cache_layout": "blhd",
         "window": 7, "k_scale": None, "v_scale": None,
     },
-    "KVCache": {"batch": 2, "length": 8, "heads": 2, "dim": 4, "value_dim": 3},
+    "KVCache": {
+        "batch": 2, "length": 8, "heads": 2, "dim": 4, "value_dim": 3, "dtype": torch.float32,
+    },
     "rope_frequencies": {
         "dim": 16, "base": 10000.0, "scaling": RULE, "seq_len": 64, "layer_type": None,
         "precision": "exact",

@@ -109,7 +109,7 @@ POSENC_DEVICE void store_value(const RopeCacheCall& call, const CachePlace& plac
 }
 
 template <class T, class Stored>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     rope_cache_kernel(const __grid_constant__ RopeCacheCall call) {
   __shared__ CachePlace place;
   check_cu_seqlens(call.source);

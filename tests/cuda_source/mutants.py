@@ -37,6 +37,15 @@ MUTANTS = [
     ("rope_rows.cuh", "<= token)", "< token)", "test_rope_source_rows.py"),
     ("rope_grad_kernels.cu", "row + 1)}", "row)}", "test_rope_source_rows.py"),
     ("rope_grad_kernels.cu", "call.inverse ?", "false ?", "test_rope_source_rows.py"),
+    ("rope_cache_kernels.cu", "slot >= -1 &&", "", "test_cache_source.py"),
+    (
+        "rope_cache_kernels.cu",
+        "token < call.k.tokens - call.window",
+        "false",
+        "test_cache_source.py",
+    ),
+    ("rope_cache_kernels.cu", "call.inverse ? -s : s", "s", "test_cache_source.py"),
+    ("rope_cache_kernels.cu", "i += gridDim.x", "i += gridDim.x + 1", "test_cache_source.py"),
     ("alibi_rows.cuh", "? 0 : at + 1", "? 0 : at", "test_alibi_source.py"),  # off by one
     (
         "alibi_rows.cuh",

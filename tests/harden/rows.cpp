@@ -24,6 +24,7 @@ using namespace posenc;
 
 namespace posenc {
 
+bool cache_rows_case(Random& random);       // cache_rows.cpp
 bool relative_gather_case(Random& random);  // relative_rows.cpp
 bool relative_scatter_case(Random& random);
 
@@ -93,12 +94,12 @@ bool rope_grad_case(Random& random) {
   row.grad = grad.data(), row.grad_head = of_grad.inner, row.grad_dim = of_grad.step;
   const Guarded before(2 * row.pairs * 8, true);
   std::memset(before.data(), 0, static_cast<size_t>(before.bytes()));
-  const bool of_x = random.chance(2), of_grad = random.chance(2);
+  const bool x_pairs = random.chance(2), grad_pairs = random.chance(2);
   return agree(random, before, RopeDtype::f64, [&](Isa isa, const Guarded& out) {
     RopeGradRow call = row;
     call.dcos = reinterpret_cast<double*>(out.data());
     call.dsin = call.dcos + row.pairs;
-    rope_rows(isa).of[t].table_grad[of_x][of_grad](call);
+    rope_rows(isa).of[t].table_grad[x_pairs][grad_pairs](call);
   });
 }
 
@@ -233,6 +234,7 @@ int main(int count, char** arguments) {
                  {"rope_table", rope_table_case},
                  {"add_sinusoidal", sinusoidal_case},
                  {"alibi", alibi_case},
+                 {"cache", cache_rows_case},
                  {"relative_gather", relative_gather_case},
                  {"relative_scatter", relative_scatter_case}};
   static const char* const names[] = {"plain", "avx2", "avx512"};

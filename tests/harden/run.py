@@ -22,8 +22,8 @@ import sanitized
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/harden"
-SOURCES = ["tests/harden/rows.cpp", "tests/harden/relative_rows.cpp"] + [
-    f"csrc/cpu/{op}_rows.cpp" for op in ("rope", "rope_table", "sinusoidal", "alibi")
+SOURCES = [f"tests/harden/{name}.cpp" for name in ("rows", "cache_rows", "relative_rows")] + [
+    f"csrc/cpu/{op}_rows.cpp" for op in ("rope", "rope_table", "sinusoidal", "alibi", "cache")
 ]
 FLAGS = ["-std=c++20", "-O2", "-g", "-ffp-contract=off", "-fno-tree-slp-vectorize", "-Icsrc"]
 PLAIN_CPU = """
