@@ -9,6 +9,7 @@
 
 #include "checks.h"
 #include "cpu/isa.h"
+#include "rope_graph.h"
 #include "schemas.h"
 
 TORCH_LIBRARY(posenc_ext, m) { posenc::define_ops(m); }
@@ -27,8 +28,9 @@ using OptionalTensor = std::optional<Tensor>;
 // ---- The short path: an eager call that needs the kernel and nothing else. ----
 //
 // posenc_ext.ops calls these first. They take the arguments as Python gave them and answer None for
-// whatever is not plain: a gradient, a transform, a mode, a subclass, a wrong type. The Python code
-// then goes the long way, which also words the errors. Both ways end in the same dispatcher op.
+// whatever is not plain: a gradient in more than what is rotated, a transform, a mode, a subclass,
+// a wrong type. The Python code then goes the long way, which also words the errors. Both ways end
+// in the same dispatcher op.
 
 bool modes_active() {
   const auto& included = c10::impl::tls_local_dispatch_key_set().included_;
@@ -42,7 +44,15 @@ class PlainArguments {
  public:
   explicit PlainArguments(bool plain) : plain_(plain) {}
 
-  const Tensor& tensor(py::handle object) {
+  // One that may require a gradient: then it needs a graph, but is plain otherwise.
+  const Tensor& rotated(py::handle object) {
+    const bool required = THPVariable_CheckExact(object.ptr()) && c10::GradMode::is_enabled() &&
+                          THPVariable_Unpack(object.ptr()).requires_grad();
+    needs_graph_ = needs_graph_ || required;
+    return tensor(object, required);
+  }
+
+  const Tensor& tensor(py::handle object, bool may_require_grad = false) {
     static const Tensor none;
     if (!THPVariable_CheckExact(object.ptr())) {
       plain_ = false;
@@ -51,7 +61,8 @@ class PlainArguments {
     const Tensor& t = THPVariable_Unpack(object.ptr());
     const bool derivative =
         t.unsafeGetTensorImpl()->autograd_meta() != nullptr &&
-        ((t.requires_grad() && c10::GradMode::is_enabled()) || t._fw_grad(0).defined());
+        ((t.requires_grad() && c10::GradMode::is_enabled() && !may_require_grad) ||
+         t._fw_grad(0).defined());
     plain_ = plain_ && !derivative && !t.is_complex() && !t.is_neg() &&
              t.key_set().has(c10::DispatchKey::Dense);
     return t;
@@ -92,9 +103,10 @@ class PlainArguments {
   }
 
   bool plain() const { return plain_; }
+  bool needs_graph() const { return needs_graph_; }
 
  private:
-  bool plain_;
+  bool plain_, needs_graph_ = false;
 };
 
 struct RopeArguments {
@@ -117,7 +129,15 @@ struct RopeArguments {
         inplace(read.boolean(inplace_)) {
     offset = read.offset(offset_, offsets);
   }
+
+  RopeGraphOptions graph_options() const {
+    return {cos, sin, positions, offsets, cu_seqlens, offset, layout, interleaved, inverse};
+  }
 };
+
+py::object wrap(Tensor t) {
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t)));
+}
 
 template <class Result, class... Lead>
 using RopeOp = Result(Lead..., const Tensor&, const Tensor&, const OptionalTensor&,
@@ -144,10 +164,18 @@ py::object rope(py::handle x_, py::handle cos, py::handle sin, py::handle layout
   static const auto op = find_op<RopeOp<Tensor, const Tensor&>>("posenc_ext::rope");
   static const auto op_ = find_op<RopeOp<void, const Tensor&>>("posenc_ext::rope_");
   PlainArguments read(!modes_active() && out_.is_none());
-  const Tensor& x = read.tensor(x_);
+  const Tensor& x = read.rotated(x_);
   const RopeArguments a(read, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
                         inplace);
-  if (!read.plain()) return py::none();
+  if (!read.plain() || (read.needs_graph() && a.inplace)) return py::none();
+  if (read.needs_graph()) {
+    Tensor result;
+    {
+      const py::gil_scoped_release no_gil;
+      result = rotate_with_graph(x, std::nullopt, a.graph_options()).first;
+    }
+    return wrap(std::move(result));
+  }
   if (a.inplace) {
     run(x.numel(), [&] {
       op_.call(x, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
@@ -159,7 +187,7 @@ py::object rope(py::handle x_, py::handle cos, py::handle sin, py::handle layout
     return op.call(x, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
                    a.interleaved, a.inverse);
   });
-  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(result)));
+  return wrap(std::move(result));
 }
 
 py::object apply_rope(py::handle q_, py::handle k_, py::handle cos, py::handle sin,
@@ -172,10 +200,18 @@ py::object apply_rope(py::handle q_, py::handle k_, py::handle cos, py::handle s
   static const auto op_ =
       find_op<RopeOp<void, const Tensor&, const Tensor&>>("posenc_ext::apply_rope_");
   PlainArguments read(!modes_active());
-  const Tensor &q = read.tensor(q_), &k = read.tensor(k_);
+  const Tensor &q = read.rotated(q_), &k = read.rotated(k_);
   const RopeArguments a(read, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
                         inplace);
-  if (!read.plain()) return py::none();
+  if (!read.plain() || (read.needs_graph() && a.inplace)) return py::none();
+  if (read.needs_graph()) {
+    std::pair<Tensor, Tensor> rotated;
+    {
+      const py::gil_scoped_release no_gil;
+      rotated = rotate_with_graph(q, k, a.graph_options());
+    }
+    return py::make_tuple(wrap(std::move(rotated.first)), wrap(std::move(rotated.second)));
+  }
   const int64_t elements = q.numel() + k.numel();
   if (a.inplace) {
     run(elements, [&] {
@@ -188,8 +224,7 @@ py::object apply_rope(py::handle q_, py::handle k_, py::handle cos, py::handle s
     return op.call(q, k, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
                    a.interleaved, a.inverse);
   });
-  return py::make_tuple(py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(q_out))),
-                        py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(k_out))));
+  return py::make_tuple(wrap(std::move(q_out)), wrap(std::move(k_out)));
 }
 
 // Would autograd allow to write into t a result that needs a gradient, through t or another input?
