@@ -85,7 +85,7 @@ def rotary_embedding(
 
 def _heads(op: str, name: str, x: Tensor, positions: Tensor, size: int, first: int) -> Tensor:
     """The channels of x from `first` on, as ``[.., H, D]``, a view."""
-    sizes = x.shape
+    sizes: tuple[int, ...] = x.shape
     if len(sizes) == positions.dim() + 1 and size > 0 and sizes[-1] % size == 0:
         sizes = (*sizes[:-1], sizes[-1] // size, size)
         x = x.view(sizes)
