@@ -23,6 +23,10 @@ namespace {
 namespace py = pybind11;
 using c10::SymInt;
 
+py::object wrap(Tensor t) {
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t)));
+}
+
 template <class Result, class... Lead>
 using RopeOp = Result(Lead..., const Tensor&, const Tensor&, const OptionalTensor&,
                       const OptionalTensor&, const OptionalTensor&, SymInt, c10::string_view, bool,
@@ -56,10 +60,18 @@ py::object rope(py::handle x_, py::handle cos, py::handle sin, py::handle layout
   static const auto op = find_op<RopeOp<Tensor, const Tensor&>>("posenc_ext::rope");
   static const auto op_ = find_op<RopeOp<void, const Tensor&>>("posenc_ext::rope_");
   PlainArguments read(!modes_active() && out_.is_none());
-  const Tensor& x = read.tensor(x_);
+  const Tensor& x = read.rotated(x_);
   const RopeArguments a(read, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
                         inplace, interleaved_out);
-  if (!read.plain()) return py::none();
+  if (!read.plain() || (read.needs_graph() && a.inplace)) return py::none();
+  if (read.needs_graph()) {
+    Tensor result;
+    {
+      const py::gil_scoped_release no_gil;
+      result = rotate_with_graph(x, std::nullopt, a.graph_options()).first;
+    }
+    return wrap(std::move(result));
+  }
   if (a.inplace) {
     run(x.numel(), [&] {
       op_.call(x, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
@@ -71,7 +83,7 @@ py::object rope(py::handle x_, py::handle cos, py::handle sin, py::handle layout
     return op.call(x, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
                    a.interleaved, a.inverse, a.interleaved_out);
   });
-  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(result)));
+  return wrap(std::move(result));
 }
 
 py::object apply_rope(py::handle q_, py::handle k_, py::handle cos, py::handle sin,
@@ -84,10 +96,18 @@ py::object apply_rope(py::handle q_, py::handle k_, py::handle cos, py::handle s
   static const auto op_ =
       find_op<RopeOp<void, const Tensor&, const Tensor&>>("posenc_ext::apply_rope_");
   PlainArguments read(!modes_active());
-  const Tensor &q = read.tensor(q_), &k = read.tensor(k_);
+  const Tensor &q = read.rotated(q_), &k = read.rotated(k_);
   const RopeArguments a(read, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
                         inplace, interleaved_out);
-  if (!read.plain()) return py::none();
+  if (!read.plain() || (read.needs_graph() && a.inplace)) return py::none();
+  if (read.needs_graph()) {
+    std::pair<Tensor, Tensor> rotated;
+    {
+      const py::gil_scoped_release no_gil;
+      rotated = rotate_with_graph(q, k, a.graph_options());
+    }
+    return py::make_tuple(wrap(std::move(rotated.first)), wrap(std::move(rotated.second)));
+  }
   const int64_t elements = q.numel() + k.numel();
   if (a.inplace) {
     run(elements, [&] {
@@ -100,8 +120,7 @@ py::object apply_rope(py::handle q_, py::handle k_, py::handle cos, py::handle s
     return op.call(q, k, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
                    a.interleaved, a.inverse, a.interleaved_out);
   });
-  return py::make_tuple(py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(q_out))),
-                        py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(k_out))));
+  return py::make_tuple(wrap(std::move(q_out)), wrap(std::move(k_out)));
 }
 
 py::object apply_rope_cache(py::handle q_, py::handle k_, py::handle v_, py::handle k_cache,

@@ -8,6 +8,8 @@
 
 #include <optional>
 
+#include "rope_graph.h"
+
 namespace posenc {
 
 namespace py = pybind11;
@@ -17,8 +19,9 @@ using OptionalTensor = std::optional<Tensor>;
 // ---- The short path: an eager call that needs the kernel and nothing else. ----
 //
 // posenc_ext.ops calls these first. They take the arguments as Python gave them and answer None for
-// whatever is not plain: a gradient, a transform, a mode, a subclass, a wrong type. The Python code
-// then goes the long way, which also words the errors. Both ways end in the same dispatcher op.
+// whatever is not plain: a gradient in more than what is rotated, a transform, a mode, a subclass,
+// a wrong type. The Python code then goes the long way, which also words the errors. Both ways end
+// in the same dispatcher op.
 
 inline bool modes_active() {
   const auto& included = c10::impl::tls_local_dispatch_key_set().included_;
@@ -32,7 +35,15 @@ class PlainArguments {
  public:
   explicit PlainArguments(bool plain) : plain_(plain) {}
 
-  const Tensor& tensor(py::handle object) {
+  // One that may require a gradient: then it needs a graph, but is plain otherwise.
+  const Tensor& rotated(py::handle object) {
+    const bool required = THPVariable_CheckExact(object.ptr()) && c10::GradMode::is_enabled() &&
+                          THPVariable_Unpack(object.ptr()).requires_grad();
+    needs_graph_ = needs_graph_ || required;
+    return tensor(object, required);
+  }
+
+  const Tensor& tensor(py::handle object, bool may_require_grad = false) {
     static const Tensor none;
     if (!THPVariable_CheckExact(object.ptr())) {
       plain_ = false;
@@ -41,7 +52,8 @@ class PlainArguments {
     const Tensor& t = THPVariable_Unpack(object.ptr());
     const bool derivative =
         t.unsafeGetTensorImpl()->autograd_meta() != nullptr &&
-        ((t.requires_grad() && c10::GradMode::is_enabled()) || t._fw_grad(0).defined());
+        ((t.requires_grad() && c10::GradMode::is_enabled() && !may_require_grad) ||
+         t._fw_grad(0).defined());
     plain_ = plain_ && !derivative && !t.is_complex() && !t.is_neg() &&
              t.key_set().has(c10::DispatchKey::Dense);
     return t;
@@ -91,9 +103,10 @@ class PlainArguments {
   }
 
   bool plain() const { return plain_; }
+  bool needs_graph() const { return needs_graph_; }
 
  private:
-  bool plain_;
+  bool plain_, needs_graph_ = false;
 };
 
 struct RopeArguments {
@@ -117,6 +130,11 @@ struct RopeArguments {
         inplace(read.boolean(inplace_)),
         interleaved_out(interleaved_out_.is_none() ? interleaved : read.boolean(interleaved_out_)) {
     offset = read.offset(offset_, offsets);
+  }
+
+  RopeGraphOptions graph_options() const {
+    return {cos,    sin,    positions,   offsets, cu_seqlens,
+            offset, layout, interleaved, inverse, interleaved_out};
   }
 };
 
