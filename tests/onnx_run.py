@@ -70,6 +70,5 @@ def length_dims(short, longer, lengths=(3, 6)):
                 found[axis] = s if m == lengths[0] else s + (m - lengths[0])
         return found
 
-    return [
-        [dims(a, b) for a, b in zip(*pair, strict=True)] for pair in zip(short, longer, strict=True)
-    ]
+    every = zip(short, longer, strict=True)
+    return tuple([dims(a, b) for a, b in zip(*pair, strict=True)] for pair in every)

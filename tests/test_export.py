@@ -143,7 +143,7 @@ def test_caches(name, bounded):
         return uniform((b, s, D_MODEL)), {"past": past, "use_cache": True}
 
     x, options = given(2, 3, 9)
-    shapes = {"x": {0: batch, 1: length}, "past": [{0: batch, 2: keys}] * 2, "use_cache": None}
+    shapes = {"x": {0: batch, 1: length}, "past": ({0: batch, 2: keys},) * 2, "use_cache": None}
     program = torch.export.export(
         module, (x,), options, dynamic_shapes=shapes, strict=not bounded
     ).module()

@@ -92,7 +92,7 @@ def attention_modules(dtype):
 
 def any_lengths(count):
     batch, length = (torch.export.Dim(n, min=2, max=12) for n in ("batch", "length"))
-    return ([[{0: batch, 1: length}]] * count,)
+    return (([{0: batch, 1: length}],) * count,)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -132,7 +132,7 @@ def test_caches_of_any_length():
         return tuple([uniform((b, 1, 24)), *cache] for _ in made)
 
     each = [{0: batch}, {0: batch, 2: keys}, {0: batch, 2: keys}]
-    runs_as_in_torch(functions, given(2, 5), [given(3, 17), given(1, 1)], ([each] * len(made),))
+    runs_as_in_torch(functions, given(2, 5), [given(3, 17), given(1, 1)], ((each,) * len(made),))
 
 
 def decode(module, x, *past):
@@ -187,7 +187,7 @@ def test_a_patched_model_says_the_same(opset):
     patch(model)
     try:
         length = torch.export.Dim("length", min=2, max=64)
-        program, run = exported(Logits(), (ids,), ({1: length},), opset)
+        program, run = exported(Logits().eval(), (ids,), ({1: length},), opset)
     finally:
         unpatch(model)
     assert count(program) == (4 if opset == 23 else 0)  # q and k of two layers
