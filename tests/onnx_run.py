@@ -19,6 +19,17 @@ class Calls(torch.nn.Module):
         return tuple(tuple(tree_leaves(f(*tensors))) for f, tensors in every)
 
 
+class Every(torch.nn.Module):
+    """Many functions of the same tensor as one."""
+
+    def __init__(self, functions):
+        super().__init__()
+        self.calls = Calls(functions)
+
+    def forward(self, x):
+        return self.calls(*[[x]] * len(self.calls.functions))
+
+
 def exported(module, given, dynamic_shapes=None, opset=None):
     """(program, a function that runs it in onnxruntime)."""
     import onnxruntime
