@@ -61,7 +61,8 @@ cmake-test: $(DEV) ## build with CMake and run the tests on that module
 peers-test: $(DEV) ## compare with other libraries, and models compiled with and without our kernels
 	$(PIP) install --no-build-isolation -e '.[peers]'
 	$(PIP) install --no-deps timm==1.0.31
-	pytest -m "peers or slow" tests/test_compat_peers.py tests/test_compat_transformers.py tests/test_onnx.py
+	pytest -m "peers or slow" tests/test_compat_peers.py tests/test_compat_transformers.py \
+	  tests/test_onnx.py tests/test_pytorch_table.py
 
 smoke: $(DEV) ## the examples and the bench at small sizes: do they run?
 	$(BIN)/python examples/demo.py --quick

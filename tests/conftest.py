@@ -30,9 +30,11 @@ ONCE = (
     "test_distributed",
     "test_examples",
     "test_export",
+    "test_formulas",
     "test_fuzz",
     "test_interrupts",
     "test_known_failures",
+    "test_onnx",
     "test_package_known",
     "test_plot",
     "test_position_ids",
@@ -86,8 +88,12 @@ def installed_elsewhere():
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "cuda: needs a GPU and a build with CUDA")
-    # What torch's own forward-mode decompositions and dynamo do to themselves.
-    for message in (".torch.jit.script. is deprecated", ".*Function.* should not be instantiated"):
+    # What torch's own forward-mode decompositions, dynamo and export do to themselves.
+    for message in (
+        ".torch.jit.script. is deprecated",
+        ".*Function.* should not be instantiated",
+        ".isinstance.treespec, LeafSpec.. is deprecated",
+    ):
         for kind in ("DeprecationWarning", "FutureWarning"):
             config.addinivalue_line("filterwarnings", f"ignore:{message}:{kind}")
     other = installed_elsewhere()

@@ -13,7 +13,7 @@ import test_export
 import torch
 from fuzz_calls import FUNCTIONS
 from hf_models import SIZES
-from onnx_run import Calls, close, count, exported
+from onnx_run import Calls, Every, close, count, exported
 from rope_cases import LAYOUTS, shape, uniform
 from test_formulas import SOURCES, rope_call
 
@@ -90,27 +90,22 @@ def attention_modules(dtype):
     return made
 
 
-def any_lengths(count):
-    batch, length = (torch.export.Dim(n, min=2, max=12) for n in ("batch", "length"))
-    return ([[{0: batch, 1: length}]] * count,)
+def runs_at_any_length(functions, dtype=torch.float32):
+    batch, length = (torch.export.Dim(name, min=2, max=12) for name in ("batch", "length"))
+    sizes = ((2, 9, 24), (3, 4, 24), (1, 1, 24))
+    first, *others = [([uniform(size, dtype)],) for size in sizes]
+    runs_as_in_torch([Every(functions)], first, others, (([{0: batch, 1: length}],),))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_attention_of_any_batch_and_length(dtype):
-    functions = attention_modules(dtype)
-    sizes = ((2, 9, 24), (3, 4, 24), (1, 1, 24))
-    given = [[[uniform(size, dtype)]] * len(functions) for size in sizes]
-    first, *others = map(tuple, given)
-    runs_as_in_torch(functions, first, others, any_lengths(len(functions)))
+    runs_at_any_length(attention_modules(dtype), dtype)
 
 
 def test_functions_of_any_length():
     """What takes a length or an offset as an int, and modules that embed."""
     functions = [functools.partial(of_length, f) for f in test_export.FUNCTIONS.values()]
-    functions += embeddings()[:2]
-    sizes = ((2, 6, 24), (2, 4, 24), (3, 10, 24))
-    first, *others = [tuple([uniform(size)] for _ in functions) for size in sizes]
-    runs_as_in_torch(functions, first, others, any_lengths(len(functions)))
+    runs_at_any_length([*functions, *embeddings()[:2]])
 
 
 def of_length(function, x):
@@ -132,7 +127,7 @@ def test_caches_of_any_length():
         return tuple([uniform((b, 1, 24)), *cache] for _ in made)
 
     each = [{0: batch}, {0: batch, 2: keys}, {0: batch, 2: keys}]
-    runs_as_in_torch(functions, given(2, 5), [given(3, 17), given(1, 1)], ([each] * len(made),))
+    runs_as_in_torch(functions, given(2, 5), [given(3, 17), given(1, 1)], ((each,) * len(made),))
 
 
 def decode(module, x, *past):
@@ -187,7 +182,7 @@ def test_a_patched_model_says_the_same(opset):
     patch(model)
     try:
         length = torch.export.Dim("length", min=2, max=64)
-        program, run = exported(Logits(), (ids,), ({1: length},), opset)
+        program, run = exported(Logits().eval(), (ids,), ({1: length},), opset)
     finally:
         unpatch(model)
     assert count(program) == (4 if opset == 23 else 0)  # q and k of two layers

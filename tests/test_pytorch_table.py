@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from onnx_run import close
 from pytorch_table import (
     CASES,
     COLUMNS,
@@ -12,6 +13,7 @@ from pytorch_table import (
     Calls,
     assert_equal,
     inputs_of,
+    onnx_results,
     packages,
     page,
     render,
@@ -40,6 +42,20 @@ def packaged():
 def test_aot_inductor(name, packaged):
     actual, right = packaged[name]
     assert_equal(actual, tuple(several(right)))
+
+
+@pytest.fixture(scope="module", params=[torch.float32, torch.float16], ids=str)
+def in_onnxruntime(request):
+    return onnx_results(request.param)
+
+
+@pytest.mark.peers
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_onnx(name, in_onnxruntime):
+    for results in in_onnxruntime:
+        for actual, right in zip(*results[name], strict=True):
+            close(actual, right)
 
 
 def test_the_table_in_the_docs_is_this_one():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,7 +32,8 @@ def rope_table(
 
 def sinusoidal_frequencies(like: Tensor, count: int, base: float, denominator: float) -> Tensor:
     exponent = torch.arange(count, dtype=torch.float64, device=like.device) / -denominator
-    return torch.pow(base, exponent)
+    high = ctypes.c_float(base).value  # torch.onnx.export writes a number of Python as a float32
+    return (torch.full_like(exponent, high) + (base - high)).pow(exponent)
 
 
 def sinusoidal_table(
