@@ -85,8 +85,8 @@ _MODERNBERT_BASES = {
     "sliding_attention": "local_rope_theta",
 }
 LAYER_BASES: dict[str, dict[str, str]] = {
-    **{kind: _GEMMA3_BASES for kind in GEMMA3},
-    **{kind: _MODERNBERT_BASES for kind in MODERNBERT},
+    **dict.fromkeys(GEMMA3, _GEMMA3_BASES),
+    **dict.fromkeys(MODERNBERT, _MODERNBERT_BASES),
     "olmo3": {"full_attention": "rope_theta", "sliding_attention": "rope_theta"},
     "mimo_v2_flash": {"full_attention": "rope_theta", "sliding_attention": "swa_rope_theta"},
 }

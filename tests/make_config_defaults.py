@@ -173,7 +173,13 @@ def nested_rule(config_class, rule, layers):
     found = {"rope_rule": rule}
     kinds = [layer for layer in layers if rule[layer] is not None]
     plain = {layer: {"rope_type": "default"} for layer in layers}
-    config = made(config_class, rope_parameters=plain, layer_types=layers)
+    config = made(
+        config_class,
+        rope_parameters=plain,
+        layer_types=layers,
+        num_hidden_layers=len(layers),
+        sliding_window=8,
+    )
     filled = getattr(config, "rope_parameters", None) or {}
     thetas = {layer: (filled.get(layer) or {}).get("rope_theta") for layer in kinds}
     if all(thetas.values()):

@@ -251,7 +251,7 @@ REFUSED = [
     (ValueError, "attention_factor", {"scaling": YARN | {"attention_factor": -1.0}}),
     (ValueError, "beta_fast", {"scaling": YARN | {"beta_fast": 1, "beta_slow": 32}}),
     (ValueError, "beta", {"scaling": NTKByParts(2.0, 64, alpha=3, beta=3)}),
-    (ValueError, "high_freq_factor", {"scaling": LLAMA3 | {"high_freq_factor": 1.0}}),
+    (ValueError, "high_freq_factor", {"scaling": LLAMA3 | {"high_freq_factor": 0.5}}),
     (ValueError, "short_factor", {"dim": 10, "scaling": LONG}),
     (TypeError, "long_factor", {"scaling": LONG | {"long_factor": 2.0}}),
     (TypeError, "long_factor", {"scaling": LONG | {"long_factor": [1.0, "2", 3.0, 4.0]}}),
