@@ -70,7 +70,7 @@ FUNCTIONS = {
         "downscale_freq_shift": 1.0, "scale": 1.0, "max_period": 10000.0, "dtype": torch.float32,
     },
     "add_sinusoidal": {
-        "x": uniform((2, 5, 8)), "offset": 0, "scale": 1.0, "base": 10000.0,
+        "x": uniform((2, 5, 8)), "offset": 0, "positions": None, "scale": 1.0, "base": 10000.0,
         "convention": "interleaved",
     },
     "alibi_slopes": {"num_heads": 4, "max_bias": 8.0, "dtype": torch.float32},
