@@ -114,6 +114,7 @@ RULES = {
     "Linear": {"factor": 4.0},
     "NTK": {"factor": 4.0},
     "DynamicNTK": FACTOR,
+    "NTKMixed": {"factor": 4.0, "mixed_b": 0.6},
     "NTKByParts": {**FACTOR, "alpha": 1.0, "beta": 32.0},
     "PartNTK": {**FACTOR, "beta_0": 1.25, "beta_1": 0.75, "gamma_0": 16.0, "gamma_1": 2.0},
     "YaRN": {
