@@ -137,9 +137,8 @@ def _check_layer(keys: Keys, layer_type: str | None) -> None:
         wanted = f"None or one of {kinds}" if kinds else "None"
         text = f"layer_type must be {wanted} for this config, got {layer_type!r}"
         raise error(ValueError, OP, text)
-    families: tuple[str, ...] = NO_POSITIONS_IN_FULL
-    if "sliding_attention" in kinds:
-        families += NO_POSITIONS_BESIDE_WINDOWS
+    beside = NO_POSITIONS_BESIDE_WINDOWS if "sliding_attention" in kinds else ()
+    families = (*NO_POSITIONS_IN_FULL, *beside)
     nope = layer_type == "full_attention" and keys.model_type in families
     if layer_type in NO_POSITIONS or nope:
         raise error(ValueError, OP, f"layer_type must have positions, got {layer_type!r}")

@@ -5,6 +5,7 @@ import functools
 import importlib
 import inspect
 import re
+import sys
 import warnings
 from pathlib import Path
 
@@ -22,6 +23,11 @@ BORROWED = {
     "iquestcoder": "llama",
     "sarvam_mla": "deepseek_v3",
     "sarvam_moe": "glm4_moe",
+}
+# Rotations in complex numbers, and what no probe of a single function shows.
+KNOWN_PAIRS = {
+    **dict.fromkeys(["llama4_text", "deepseek_v2", "roformer", "gptj", "codegen"], "interleaved"),
+    **dict.fromkeys(["esm"], "half"),
 }
 ROTARY_KEY = re.compile("rope|rotary|theta")
 VISION = re.compile("Vision(?!Text)|Attention|Sam3ViT|Position")
@@ -148,3 +154,43 @@ def with_all_layers(config_class, **keys):
         return config_class(**keys)
     # Some classes want a window beside sliding layers.
     return config_class(layer_types=layers, num_hidden_layers=len(layers), sliding_window=8, **keys)
+
+
+def fitting(section, n):
+    """The sections, or others of the same order if those are for another width."""
+    return section if sum(section) == n else [n - 2 * (n // 3), n // 3, n // 3]
+
+
+def pairs(config_class):
+    """By the first channel but one: its partner is 0 or, half a rotated part away, R/2 + 1. Written
+    to 0 and R/2 it was read as the partner of 0."""
+    config = default(config_class)
+    if config.model_type in KNOWN_PAIRS:
+        return KNOWN_PAIRS[config.model_type]
+    kind = rotary_class(config_class)
+    config = with_all_layers(config_class)
+    rotary = kind(config)
+    layer = layers_of(rotary)[-1]
+    n = len(frequencies(rotary, layer)[0])
+    positions = torch.tensor([[1]])
+    if hasattr(rotary, "recomposition_frequencies"):
+        positions = positions.repeat(3, 1, 1)
+        if hasattr(rotary, "mrope_section"):
+            rotary.mrope_section = fitting(rotary.mrope_section, n)
+    x = torch.zeros(1, 1, 1, 2 * n)
+    x[..., 1] = 1
+    cos, sin = rotary(x, positions, *([layer] if layer else []))
+    function = rotation(sys.modules[kind.__module__], config)
+    both = "k" in inspect.signature(function).parameters
+    out = function(x, x, cos, sin)[0] if both else function(x, cos, sin)
+    where = out.flatten().nonzero().flatten().tolist()
+    known = {(0, 1): "interleaved", (0, n): "interleaved", (1, n + 1): "half"}
+    return known[tuple(where)]
+
+
+def rotation(module, config):
+    """The function that turns queries and keys, not those of an indexer beside them."""
+    woven = getattr(module, "apply_rotary_pos_emb_interleave", None)
+    if woven is not None and getattr(config, "rope_interleave", True):
+        return woven
+    return module.apply_rotary_pos_emb

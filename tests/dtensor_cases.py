@@ -201,8 +201,8 @@ def sinusoidal_cases() -> list[Case]:
 
 
 def add_sinusoidal_cases() -> list[Case]:
-    def call(x: Any, offset: Any = 3) -> Any:
-        return posenc_ext.add_sinusoidal(x, offset=offset, scale=1.5)
+    def call(x: Any, **where: Any) -> Any:
+        return posenc_ext.add_sinusoidal(x, scale=1.5, **where or {"offset": 3})
 
     x3, x2 = random(B, S, 9), random(S, 9)
     cases = [
@@ -210,9 +210,10 @@ def add_sinusoidal_cases() -> list[Case]:
         Case(call, {"x": x3.bfloat16()}, *along({"x": "bsd"}, "bs", ("bsd",)), ("x",)),
         Case(call, {"x": x2}, *along({"x": "sd"}, "s", ("sd",)), ("x",)),
     ]
-    names = {"x": "bsd", "offset": "b"}
-    tensors = {"x": x3, "offset": starts}
-    return [*cases, Case(call, tensors, *along(names, "bs", ("bsd",)), ("x",))]
+    for names, where in (("b", {"offset": starts}), ("bs", {"positions": each_positions})):
+        ways = along({"x": "bsd", **dict.fromkeys(where, names)}, "bs", ("bsd",))
+        cases.append(Case(call, {"x": x3, **where}, *ways, ("x",)))
+    return cases
 
 
 def frequency_cases() -> list[Case]:

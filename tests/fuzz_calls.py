@@ -78,7 +78,7 @@ FUNCTIONS = {
         "downscale_freq_shift": 1.0, "scale": 1.0, "max_period": 10000.0, "dtype": torch.float32,
     },
     "add_sinusoidal": {
-        "x": uniform((2, 5, 8)), "offset": 0, "scale": 1.0, "base": 10000.0,
+        "x": uniform((2, 5, 8)), "offset": 0, "positions": None, "scale": 1.0, "base": 10000.0,
         "convention": "interleaved",
     },
     "alibi_slopes": {"num_heads": 4, "max_bias": 8.0, "dtype": torch.float32},
@@ -122,6 +122,7 @@ RULES = {
     "Linear": {"factor": 4.0},
     "NTK": {"factor": 4.0},
     "DynamicNTK": FACTOR,
+    "NTKMixed": {"factor": 4.0, "mixed_b": 0.6},
     "NTKByParts": {**FACTOR, "alpha": 1.0, "beta": 32.0},
     "PartNTK": {**FACTOR, "beta_0": 1.25, "beta_1": 0.75, "gamma_0": 16.0, "gamma_1": 2.0},
     "YaRN": {

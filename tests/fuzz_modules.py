@@ -88,7 +88,7 @@ MODULES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
             "d_model": 16, "max_len": 20, "dropout": 0.0, "scale": 1.0, "base": 10000.0,
             "convention": "interleaved", "batch_first": True, "padding_idx": None,
         },
-        {"forward": {"x": X, "offset": 0, "tokens": None}},
+        {"forward": {"x": X, "offset": 0, "positions": None, "tokens": None}},
     ),
     "T5RelativePositionBias": (
         {"num_heads": 4, "num_buckets": 8, "max_distance": 16, "bidirectional": True},

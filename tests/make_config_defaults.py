@@ -6,9 +6,7 @@ What a class does with a key that is missing is found by leaving it out, and whi
 pair by rotating one channel with the model's own function.
 """
 
-import inspect
 import re
-import sys
 import textwrap
 from pathlib import Path
 
@@ -65,11 +63,6 @@ SIZES = (
     "rotary_dim",
     "rope_interleave",
 )
-# Rotations in complex numbers, and what no probe of a single function shows.
-KNOWN_PAIRS = {
-    **dict.fromkeys(["llama4_text", "deepseek_v2", "roformer", "gptj", "codegen"], "interleaved"),
-    **dict.fromkeys(["esm"], "half"),
-}
 
 
 def made(config_class, **keys):
@@ -91,7 +84,7 @@ def width(config_class, layer, **keys):
 
 def row(config_class):
     config = classes.default(config_class)
-    found = {"pairs": pairs(config_class)}
+    found = {"pairs": classes.pairs(config_class)}
     for key in SIZES:
         value = getattr(config, key, None)
         if isinstance(value, int):
@@ -173,7 +166,13 @@ def nested_rule(config_class, rule, layers):
     found = {"rope_rule": rule}
     kinds = [layer for layer in layers if rule[layer] is not None]
     plain = {layer: {"rope_type": "default"} for layer in layers}
-    config = made(config_class, rope_parameters=plain, layer_types=layers)
+    config = made(
+        config_class,
+        rope_parameters=plain,
+        layer_types=layers,
+        num_hidden_layers=len(layers),
+        sliding_window=8,
+    )
     filled = getattr(config, "rope_parameters", None) or {}
     thetas = {layer: (filled.get(layer) or {}).get("rope_theta") for layer in kinds}
     if all(thetas.values()):
@@ -206,7 +205,7 @@ def sections(config_class, config):
         return {}
     n = len(rotary.inv_freq)
     section = list(rotary.mrope_section)
-    rotary.mrope_section = fitting(section, n)
+    rotary.mrope_section = classes.fitting(section, n)
     axes = torch.arange(3.0).view(3, 1, 1, 1).repeat(1, 1, 1, n)
     seen = rotary.recomposition_frequencies(axes)[0, 0].tolist()
     order = "chunked"
@@ -215,46 +214,6 @@ def sections(config_class, config):
     elif seen[:4] == [1, 1, 2, 2]:
         order = "ernie"
     return {"mrope_section": section, "mrope_order": order}
-
-
-def fitting(section, n):
-    """The sections, or others of the same order if those are for another width."""
-    return section if sum(section) == n else [n - 2 * (n // 3), n // 3, n // 3]
-
-
-def pairs(config_class):
-    """By the first channel but one: its partner is 0 or, half a rotated part away, R/2 + 1. Written
-    to 0 and R/2 it was read as the partner of 0."""
-    config = classes.default(config_class)
-    if config.model_type in KNOWN_PAIRS:
-        return KNOWN_PAIRS[config.model_type]
-    kind = classes.rotary_class(config_class)
-    config = classes.with_all_layers(config_class)
-    rotary = kind(config)
-    layer = classes.layers_of(rotary)[-1]
-    n = len(classes.frequencies(rotary, layer)[0])
-    positions = torch.tensor([[1]])
-    if hasattr(rotary, "recomposition_frequencies"):
-        positions = positions.repeat(3, 1, 1)
-        if hasattr(rotary, "mrope_section"):
-            rotary.mrope_section = fitting(rotary.mrope_section, n)
-    x = torch.zeros(1, 1, 1, 2 * n)
-    x[..., 1] = 1
-    cos, sin = rotary(x, positions, *([layer] if layer else []))
-    function = rotation(sys.modules[kind.__module__], config)
-    both = "k" in inspect.signature(function).parameters
-    out = function(x, x, cos, sin)[0] if both else function(x, cos, sin)
-    where = out.flatten().nonzero().flatten().tolist()
-    known = {(0, 1): "interleaved", (0, n): "interleaved", (1, n + 1): "half"}
-    return known[tuple(where)]
-
-
-def rotation(module, config):
-    """The function that turns queries and keys, not those of an indexer beside them."""
-    woven = getattr(module, "apply_rotary_pos_emb_interleave", None)
-    if woven is not None and getattr(config, "rope_interleave", True):
-        return woven
-    return module.apply_rotary_pos_emb
 
 
 def without_positions():

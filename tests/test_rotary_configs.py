@@ -1,13 +1,16 @@
 """Hugging Face configs as dicts and as plain objects; no transformers needed."""
 
 import types
+from pathlib import Path
 
 import pytest
 import torch
 from rope_cases import assert_bits
 
 from posenc_ext import RotaryPositionalEmbedding, rope_frequencies
+from posenc_ext.config_defaults import DEFAULTS
 from posenc_ext.configs import rotary_arguments
+from posenc_ext.model_types import REFUSED
 
 from_config = RotaryPositionalEmbedding.from_config
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32}
@@ -218,3 +221,13 @@ def test_mrope():
 def test_refusals(config, text):
     with pytest.raises((ValueError, TypeError), match=text):
         from_config({"head_dim": 64} | config)
+
+
+def test_the_page_lists_every_model_type():
+    page = (Path(__file__).parent.parent / "docs" / "configs.md").read_text()
+    understood, refused = page.split("## Understood")[1].split("## Refused")
+    for kind in DEFAULTS:
+        assert f"`{kind}`" in understood
+    for kind, why in REFUSED.items():
+        assert f"`{kind}`" in refused
+        assert why in refused

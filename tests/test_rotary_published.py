@@ -47,9 +47,9 @@ def test_rotary(name, form):
 
 @pytest.mark.parametrize("name", PUBLISHED["without positions"])
 def test_without_positions(name):
-    with pytest.raises(ValueError, match="config must .*rotary positions, got"):
+    with pytest.raises(ValueError, match=r"config must .*rotary positions, got"):
         from_config(PUBLISHED["without positions"][name])
-    with pytest.raises(ValueError, match="config must .*rotary positions, got"):
+    with pytest.raises(ValueError, match=r"config must .*rotary positions, got"):
         from_config(PUBLISHED["without positions"][name], interleaved=False)
 
 

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from ..arguments import check_dtype, error, integer, number, probability
 from ..ops.functions import readable
-from ..ops.rope_options import check_flags
-from ..ops.sinusoidal import add_sinusoidal, sinusoidal_table
+from ..ops.position_ids import check_rows
+from ..ops.rope_options import check_flags, check_tensors
+from ..ops.sinusoidal import add_sinusoidal, check_positions, sinusoidal_table
 from ..ops.sinusoidal_options import base_of, convention_of
 from ..types import SinusoidConvention, called_as
 
@@ -71,25 +72,44 @@ class SinusoidalPositionalEncoding(nn.Module):
         self.dropout = nn.Dropout(probability(_OP, dropout))
 
     def forward(
-        self, x: Tensor, *, offset: int | Tensor = 0, tokens: Tensor | None = None
+        self,
+        x: Tensor,
+        *,
+        offset: int | Tensor = 0,
+        positions: Tensor | None = None,
+        tokens: Tensor | None = None,
     ) -> Tensor:
         """Add the positions from `offset` on (an int, or an integer tensor ``[]`` or ``[B]``).
+
+        `positions`: int32, int64 or floating ``[S]`` or ``[B, S]`` (``[S, B]`` without
+        `batch_first`), instead of `offset`; not with `padding_idx`, which counts itself.
 
         `tokens`: the ids ``[B, S]`` (``[S, B]`` without `batch_first`) that x embeds; needed with
         `padding_idx`, which marks padding among them, and only then.
 
         Raises ValueError for a width other than `d_model`, IndexError for positions outside
-        ``0 .. max_len - 1``. Under torch.compile, and for an offset on another device than the
-        CPU, a tensor `offset` is not compared with `max_len`.
+        ``0 .. max_len - 1``. Under torch.compile, and on another device than the CPU, a tensor
+        `offset` or `positions` is not compared with `max_len`.
         """
         self._check(x, tokens)
         swap = not self.batch_first and x.dim() == 3
         if swap:
             x = x.transpose(0, 1)
         if tokens is None:
-            self._check_length(offset, x.shape[-2])
             options: dict[str, Any] = {"base": self.base, "convention": self.convention}
+            if positions is None:
+                self._check_length(offset, x.shape[-2])
+            else:
+                check_tensors(_OP, positions=positions)
+                options["positions"] = positions.t() if swap and positions.dim() == 2 else positions
+                check_positions(_OP, x, options["positions"], offset)
+                if self.max_len is not None:
+                    check_rows(_OP, "positions", positions, self.max_len, "max_len")
             y = add_sinusoidal(x, offset=offset, scale=self.scale, **options)
+        elif positions is not None:
+            raise error(
+                ValueError, _OP, f"positions must be None with tokens, got {_name(positions)}"
+            )
         else:
             y = self._add_tokens(x, offset, tokens.transpose(0, 1) if swap else tokens)
         y = self.dropout(y)
