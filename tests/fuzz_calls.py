@@ -174,6 +174,7 @@ BORROWED = {
 LEFT_TO_TORCH = {"device"}
 NOT_TRIED = {
     "RopeFrequencies": "a tuple of what it is given",
+    "AxialTable": "a tuple of what it is given",
     "XPosTable": "a tuple of what it is given",
     "compat.transformers.Swap": "a tuple of what it is given",
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from ..arguments import at_least, error, number, probability
 from ..ops.position_ids import (
@@ -18,6 +19,7 @@ from ..ops.position_ids import (
 )
 from ..ops.rope_options import check_tensors
 from ..types import called_as
+from .tracing import record
 
 _OP = "LearnedPositionalEncoding"
 
@@ -105,6 +107,8 @@ class LearnedPositionalEncoding(nn.Module):
                 tensor are compared where they can be read at no cost: not under torch.compile, nor
                 on a GPU, where the lookup itself refuses them.
         """
+        if isinstance(x, Proxy):
+            return record(locals())
         self._check(x, offset, positions, tokens)
         first = 0
         if tokens is not None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..arguments import arange
 from ..frequencies import RopeFrequencies, Rule
 from ..ops.mrope import Axes, by_axes
 from ..ops.rope_frequencies import parsed, rope_frequencies
@@ -85,7 +86,7 @@ class RotaryTables:
         with torch.inference_mode(False):
             inv_freq, factor = self._frequencies(length)
             result = RopeFrequencies(inv_freq.to(device), factor)
-        if _is_plain(result.inv_freq):
+        if is_plain(result.inv_freq):
             self._memo[regime > 0, device] = (regime, result)
         return result
 
@@ -110,24 +111,35 @@ class RotaryTables:
         # An exported graph that held a table would be bound to its length.
         kept = None if torch.compiler.is_exporting() else self._kept.get(key)
         if kept is not None and kept.regime == regime:
-            if kept.cos.shape[0] >= needed:
+            if kept.cos.shape[0] >= needed and start >= 0:
                 return kept.cos, kept.sin, start
         else:
             kept = None
         changes = self._dynamic and regime > 0 and seq_len is None  # other rows at the next length
-        if torch.compiler.is_compiling() or needed > limit or changes:
-            positions = torch.arange(start, needed, device=device)
+        if torch.compiler.is_compiling() or needed > limit or changes or start < 0:
+            positions = arange(start, needed, device)
             return *self.at(positions, length, dtype), 0
         if kept is not None:
             needed = max(needed, min(2 * kept.cos.shape[0], limit))
         with torch.inference_mode(False), torch.no_grad():
-            positions = torch.arange(max(needed, 0), device=device)
+            positions = arange(0, max(needed, 0), device)
             built = Kept(regime, *self.at(positions, length, dtype))
         now = self._kept.get(key)
         longer = now is not None and now.regime == regime and len(now.cos) >= len(built.cos)
-        if _is_plain(built.cos) and not longer:
+        if is_plain(built.cos) and not longer:
             self._kept[key] = built
         return built.cos, built.sin, start
+
+    def kept_for(
+        self, positions: Tensor, length: int | None, double: bool
+    ) -> tuple[Tensor, Tensor] | None:
+        """The tables that are there, if they hold all of these positions, which are on the CPU."""
+        regime = self._regime(length)
+        kept = self._kept.get((positions.device, double, regime > 0))
+        if kept is None or kept.regime != regime or positions.numel() == 0:
+            return None
+        least, most = positions.aminmax()
+        return (kept.cos, kept.sin) if least >= 0 and most < kept.cos.shape[0] else None
 
     def at(
         self, positions: Tensor, length: int | None, dtype: torch.dtype, axes: Axes | None = None
@@ -149,7 +161,7 @@ class RotaryTables:
         return by_axes(build, positions, inv_freq, axes)
 
 
-def _is_plain(tensor: Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
     """Is this a tensor that outlives the call? One of a trace, of a transform such as
     torch.func.grad, or in the memory pool of a CUDA graph does not."""
     return (

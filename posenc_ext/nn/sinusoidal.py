@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
-from ..arguments import check_dtype, error, integer, number, probability
+from ..arguments import DTYPES, check_dtype, error, integer, number, probability
 from ..ops.rope_options import check_flags
 from ..ops.sinusoidal import add_sinusoidal, sinusoidal_table
 from ..ops.sinusoidal_options import base_of, convention_of
 from ..types import SinusoidConvention, called_as
+from .tracing import record
 
 _OP = "SinusoidalPositionalEncoding"
 # What other implementations keep their table under.
@@ -81,17 +83,21 @@ class SinusoidalPositionalEncoding(nn.Module):
         ``0 .. max_len - 1``. Under torch.compile, and for an offset on another device than the
         CPU, a tensor `offset` is not compared with `max_len`.
         """
+        if isinstance(x, Proxy):
+            return record(locals())
         self._check(x, tokens)
         swap = not self.batch_first and x.dim() == 3
         if swap:
             x = x.transpose(0, 1)
         if tokens is None:
             self._check_length(offset, x.shape[-2])
-            options: dict[str, Any] = {"base": self.base, "convention": self.convention}
-            y = add_sinusoidal(x, offset=offset, scale=self.scale, **options)
+            y = add_sinusoidal(
+                x, offset=offset, scale=self.scale, base=self.base, convention=self.convention
+            )
         else:
             y = self._add_tokens(x, offset, tokens.transpose(0, 1) if swap else tokens)
-        y = self.dropout(y)
+        if self.training and getattr(self._modules["dropout"], "p", True):
+            y = self.dropout(y)
         return y.transpose(0, 1) if swap else y
 
     if TYPE_CHECKING:
@@ -118,6 +124,9 @@ class SinusoidalPositionalEncoding(nn.Module):
         return (x.to(rows.dtype) * self.scale + rows).to(x.dtype)
 
     def _check(self, x: Tensor, tokens: Tensor | None) -> None:
+        plain = type(x) is Tensor and tokens is None and self.padding_idx is None
+        if plain and x.dim() in (2, 3) and x.shape[-1] == self.d_model and x.dtype in DTYPES:
+            return
         if not isinstance(x, Tensor):
             raise error(TypeError, _OP, f"x must be a tensor, got {type(x).__name__}")
         if x.dim() not in (2, 3) or x.shape[-1] != self.d_model:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from ..arguments import at_least
 from ..ops.relative import relative_gather
 from ..ops.relative_index import t5_relative_index
 from ..types import called_as
+from .tracing import record
 
 _OP = "T5RelativePositionBias"
 
@@ -64,6 +66,8 @@ class T5RelativePositionBias(nn.Module):
 
         Raises TypeError and ValueError for a length that is none.
         """
+        if isinstance(q_len, Proxy):
+            return record(locals())
         weight = self.relative_attention_bias.weight
         index = self._index(q_len, k_len, weight.device)
         table = weight.t()[None, :, None].expand(1, -1, q_len, -1)  # [1, H, Q, buckets]
