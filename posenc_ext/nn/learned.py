@@ -120,8 +120,14 @@ class LearnedPositionalEncoding(nn.Module):
                 return self._add(x, self._slice(offset, first, x.shape[-2]))
             column = offset[:, None] if offset.dim() else offset
             positions = column + torch.arange(first, first + x.shape[-2], device=x.device)
-        check_rows(_OP, "positions", positions, self.max_len, "max_len", first)
-        return self._add(x, F.embedding(positions, self.weight, self.padding_idx))
+        if first or torch.compiler.is_compiling():
+            check_rows(_OP, "positions", positions, self.max_len, "max_len", first)
+        try:
+            rows = F.embedding(positions, self.weight, self.padding_idx)
+        except IndexError:  # of torch, which does not say which
+            check_rows(_OP, "positions", positions, self.max_len, "max_len", first)
+            raise
+        return self._add(x, rows)
 
     if TYPE_CHECKING:
 
@@ -129,7 +135,8 @@ class LearnedPositionalEncoding(nn.Module):
         def __call__(self) -> Any: ...
 
     def _add(self, x: Tensor, rows: Tensor) -> Tensor:
-        return self.dropout((x + rows).to(x.dtype))
+        y = (x + rows).to(x.dtype)
+        return self.dropout(y) if self.training else y
 
     def _slice(self, offset: int, first: int, length: int) -> Tensor:
         end = offset + first + length

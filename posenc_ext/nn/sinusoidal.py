@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Proxy
 
-from ..arguments import DTYPES, check_dtype, error, integer, number, probability
+from .._native import _C
+from ..arguments import check_dtype, error, integer, number, probability
 from ..ops.rope_options import check_flags
 from ..ops.sinusoidal import add_sinusoidal, sinusoidal_table
-from ..ops.sinusoidal_options import base_of, convention_of
+from ..ops.sinusoidal_options import CONVENTIONS, base_of, convention_of
 from ..types import SinusoidConvention, called_as
 from .tracing import record
 
@@ -85,6 +86,10 @@ class SinusoidalPositionalEncoding(nn.Module):
         """
         if isinstance(x, Proxy):
             return record(locals())
+        if type(x) is Tensor and tokens is None and not torch.compiler.is_compiling():
+            y = self._at_once(x, offset)
+            if y is not None:
+                return y
         self._check(x, tokens)
         swap = not self.batch_first and x.dim() == 3
         if swap:
@@ -105,6 +110,15 @@ class SinusoidalPositionalEncoding(nn.Module):
         @called_as(forward)
         def __call__(self) -> Any: ...
 
+    def _at_once(self, x: Tensor, offset: int | Tensor) -> Tensor | None:
+        """The short path of decoding: a plain tensor on the CPU that needs no gradient, and nothing
+        to check but its width. None in any other case."""
+        plain = self.max_len is None and self.padding_idx is None and self.batch_first
+        if self.training or not plain or x.dim() not in (2, 3) or x.size(-1) != self.d_model:
+            return None
+        how = CONVENTIONS[self.convention]
+        return _C.add_sinusoidal(x, offset, self.scale, self.base, *how)
+
     def _add_tokens(self, x: Tensor, offset: int | Tensor, tokens: Tensor) -> Tensor:
         padding = self.padding_idx
         assert padding is not None
@@ -124,9 +138,6 @@ class SinusoidalPositionalEncoding(nn.Module):
         return (x.to(rows.dtype) * self.scale + rows).to(x.dtype)
 
     def _check(self, x: Tensor, tokens: Tensor | None) -> None:
-        plain = type(x) is Tensor and tokens is None and self.padding_idx is None
-        if plain and x.dim() in (2, 3) and x.shape[-1] == self.d_model and x.dtype in DTYPES:
-            return
         if not isinstance(x, Tensor):
             raise error(TypeError, _OP, f"x must be a tensor, got {type(x).__name__}")
         if x.dim() not in (2, 3) or x.shape[-1] != self.d_model:

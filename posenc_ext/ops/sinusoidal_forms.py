@@ -47,7 +47,8 @@ def timestep_embedding(
     Returns:
         The embedding, contiguous ``[..., D]`` of `dtype`; ``[D]`` for a number.
 
-    Differentiable in floating timesteps, to any order, forward and backward.
+    Differentiable in floating timesteps, to any order, forward and backward. Exact sines take up to
+    twice the time of torch's float32 ones.
     """
     op = "timestep_embedding"
     dim = dim_of(op, dim)
