@@ -93,7 +93,7 @@ MODULES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
     ),
     "T5RelativePositionBias": (
         {"num_heads": 4, "num_buckets": 8, "max_distance": 16, "bidirectional": True},
-        {"forward": LENGTHS},
+        {"forward": {**LENGTHS, "offset": None}},
     ),
     "TransformerXLAttention": (
         {

@@ -84,12 +84,12 @@ class SinusoidalPositionalEncoding(nn.Module):
         ``0 .. max_len - 1``. Under torch.compile, and for an offset on another device than the
         CPU, a tensor `offset` is not compared with `max_len`.
         """
-        if isinstance(x, Proxy):
-            return record(locals())
-        if type(x) is Tensor and tokens is None and not torch.compiler.is_compiling():
+        if type(x) is Tensor and tokens is None and not self.training:
             y = self._at_once(x, offset)
             if y is not None:
                 return y
+        if isinstance(x, Proxy):
+            return record(locals())
         self._check(x, tokens)
         swap = not self.batch_first and x.dim() == 3
         if swap:
@@ -113,8 +113,9 @@ class SinusoidalPositionalEncoding(nn.Module):
     def _at_once(self, x: Tensor, offset: int | Tensor) -> Tensor | None:
         """The short path of decoding: a plain tensor on the CPU that needs no gradient, and nothing
         to check but its width. None in any other case."""
-        plain = self.max_len is None and self.padding_idx is None and self.batch_first
-        if self.training or not plain or x.dim() not in (2, 3) or x.size(-1) != self.d_model:
+        if not (self.batch_first and self.max_len is None and self.padding_idx is None):
+            return None
+        if torch.compiler.is_compiling() or not 2 <= x.dim() <= 3 or x.size(-1) != self.d_model:
             return None
         how = CONVENTIONS[self.convention]
         return _C.add_sinusoidal(x, offset, self.scale, self.base, *how)
