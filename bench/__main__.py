@@ -18,6 +18,7 @@ import torch
 
 from . import (
     bench_alibi,
+    bench_modules,
     bench_relative,
     bench_rope,
     bench_rope_cache,
@@ -53,6 +54,9 @@ GROUPS: dict[str, Callable[[Settings], Iterator[Row]]] = {
     "alibi.bias": bench_alibi.bias,
     "alibi.softmax": bench_alibi.softmax,
     "alibi.prepared": bench_alibi.added,
+    "modules.sinusoidal": bench_modules.sinusoidal,
+    "modules.ragged_decode": bench_modules.ragged_decode,
+    "modules.lines": bench_modules.lines,
     "relative.shift": bench_relative.shift,
     "relative.bias": bench_relative.bias,
     "relative.gather": bench_relative.gather,

@@ -7,10 +7,15 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
+#include <cmath>
+#include <cstring>
+
 #include "checks.h"
 #include "cpu/isa.h"
+#include "cpu/parallel.h"
 #include "schemas.h"
 #include "short_arguments.h"
+#include "sinusoidal.h"
 
 TORCH_LIBRARY(posenc_ext, m) { posenc::define_ops(m); }
 
@@ -151,10 +156,46 @@ py::object apply_rope_cache(py::handle q_, py::handle k_, py::handle v_, py::han
   return py::reinterpret_steal<py::object>(THPVariable_Wrap(call(op)));
 }
 
+py::object add_sinusoidal(py::handle x_, py::handle offset_, py::handle scale, py::handle base_,
+                          bool interleaved, bool cos_first, bool pad, double shift) {
+  using Op =
+      Tensor(const Tensor&, const Tensor&, const OptionalTensor&, SymInt, double, bool, bool);
+  static const auto op = find_op<Op>("posenc_ext::add_sinusoidal");
+  PlainArguments read(!modes_active() && PyFloat_CheckExact(scale.ptr()) &&
+                      PyFloat_CheckExact(base_.ptr()));
+  const Tensor& x = read.tensor(x_);
+  OptionalTensor offsets;
+  const int64_t offset = read.offset(offset_, offsets);
+  if (!read.plain() || !x.is_cpu() || x.dim() < 2) return py::none();
+  const double base = PyFloat_AS_DOUBLE(base_.ptr());
+  const int64_t dim = x.size(-1), count = pad ? dim / 2 : (dim + 1) / 2;
+  double denominator = (pad ? static_cast<double>(dim / 2) : static_cast<double>(dim) / 2) - shift;
+  if (count <= 1) denominator = 1;
+  if (!(base > 0 && std::isfinite(base) && denominator > 0)) return py::none();
+  Tensor result = run(x.numel(), [&] {
+    return op.call(x, kept_frequencies(count, base, denominator), offsets, offset,
+                   PyFloat_AS_DOUBLE(scale.ptr()), interleaved, cos_first);
+  });
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(result)));
+}
+
 // Would autograd allow to write into t a result that needs a gradient, through t or another input?
 // Raises as it would, before anything is written.
 void check_inplace(const Tensor& t, bool requires_grad) {
   torch::autograd::check_inplace(t, c10::GradMode::is_enabled() && requires_grad);
+}
+
+// Is `given` a plain tensor on the CPU with the values of `seen`, which is one and is contiguous?
+bool same_values(py::handle seen_, py::handle given_) {
+  PlainArguments read(!modes_active() &&
+                      !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer));
+  const Tensor &seen = read.tensor(seen_), &given = read.tensor(given_);
+  if (!read.plain() || !given.is_cpu() || given.scalar_type() != seen.scalar_type() ||
+      given.sizes() != seen.sizes() || !given.is_contiguous()) {
+    return false;
+  }
+  return given.nbytes() == 0 ||
+         std::memcmp(seen.const_data_ptr(), given.const_data_ptr(), given.nbytes()) == 0;
 }
 
 const char* cpu_capability() {
@@ -204,8 +245,11 @@ PYBIND11_MODULE(_C, m) {
   m.def("rope", torch::wrap_pybind_function(posenc::rope));
   m.def("apply_rope", torch::wrap_pybind_function(posenc::apply_rope));
   m.def("apply_rope_cache", torch::wrap_pybind_function(posenc::apply_rope_cache));
+  m.def("add_sinusoidal", torch::wrap_pybind_function(posenc::add_sinusoidal));
   m.def("check_inplace", torch::wrap_pybind_function(posenc::check_inplace));
   m.def("differentiate", torch::wrap_pybind_function(posenc::differentiate));
+  m.def("same_values", posenc::same_values);
+  m.def("in_forked_child", posenc::in_forked_child);
   m.def("cpu_capability", posenc::cpu_capability, "ISA of the row kernels in use.");
   m.def("build_info", posenc::build_info, "What the module was compiled against.");
 }

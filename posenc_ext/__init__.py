@@ -1,8 +1,12 @@
 """Position encodings for transformer models: native kernels for CPU and CUDA, with autograd."""
 
+from types import FunctionType
+
+import torch
+
 from . import _native
 from ._version import __version__
-from .axial import axial_frequencies, axial_positions, axial_rope_table
+from .axial import AxialTable, axial_frequencies, axial_positions, axial_rope_table
 from .distributed import context_parallel_positions
 from .formulas.table import decompositions
 from .frequencies import RopeFrequencies
@@ -55,6 +59,7 @@ from .xpos import XPosTable, xpos_table, xpos_zeta
 
 __all__ = [
     "ALiBiAttention",
+    "AxialTable",
     "BertRelativeAttention",
     "DebertaDisentangledAttention",
     "KVCache",
@@ -111,4 +116,18 @@ __all__ = [
     "xpos_zeta",
 ]
 
-del _native
+for _name in __all__:
+    # torch.fx.symbolic_trace keeps a call of a function as one node. (For one that was imported by
+    # name, `torch.fx.wrap` in the importing module says so.)
+    if isinstance(globals()[_name], FunctionType):
+        torch.fx.wrap(_name)
+
+# What help() shows first.
+_lines = {name: (globals()[name].__doc__ or "").partition("\n\n")[0] for name in __all__}
+__doc__ = f"{__doc__}\n\n" + "\n".join(
+    f"{name:<33}{' '.join(line.split())}"
+    for name, line in _lines.items()
+    if not isinstance(globals()[name], str)
+)
+
+del _lines, _name, _native

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import numbers
 import operator
+from array import array
 from typing import Any, cast
 
 import torch
 from torch import Tensor
+
+from ._native import _C
 
 LARGEST = 2**48  # of sizes that are added and multiplied: no sum or product leaves 64 bits
 WHOLE = (torch.int32, torch.int64)
@@ -101,3 +104,12 @@ def check_dtype(op: str, dtype: Any, name: str = "dtype") -> None:
 def check_precision(op: str, precision: Any) -> None:
     if precision not in ("exact", "float32"):
         raise error(ValueError, op, f"precision must be 'exact' or 'float32', got {precision!r}")
+
+
+def arange(start: int, end: int, device: Any = None) -> Tensor:
+    """``torch.arange``, also in a forked child, where torch's own waits for ever for threads that
+    the fork has left behind."""
+    large = not torch.compiler.is_compiling() and end - start > 32768
+    if large and _C.in_forked_child() and torch.device(device or "cpu").type == "cpu":
+        return torch.frombuffer(array("q", range(start, end)), dtype=torch.int64)
+    return torch.arange(start, end, dtype=torch.int64, device=device)

@@ -12,9 +12,9 @@ Half of the frequencies turn with one coordinate of a patch, half with the other
     dinov3     h, w   base ** (-4i / D)          2 pi, from -1 to 1      half         100
     pixel      h, w   pi * linspace(1, base/2)   linspace(-1, 1)         interleaved  10
 
-"pairs" says which `interleaved` to pass to :func:`apply_rope`. "qwen2_vl" is also Qwen2.5-VL,
-Qwen3-VL and GLM-4V. Llama 4 has a class token after the patches: ``after=1``. In "pixel"
-(rotary-embedding-torch) `base` is its ``max_freq``.
+"pairs" is the `interleaved` of the result, to pass on to :func:`apply_rope`. "qwen2_vl" is also
+Qwen2.5-VL, Qwen3-VL and GLM-4V. Llama 4 has a class token after the patches: ``after=1``. In
+"pixel" (rotary-embedding-torch) `base` is its ``max_freq``.
 """
 
 from __future__ import annotations
@@ -33,19 +33,34 @@ from .ops.rope_table import rope_table
 from .types import AxialNormalize, AxialVariant, Precision
 
 
+class AxialTable(NamedTuple):
+    """The table of a grid, and which channels it rotates together.
+
+    >>> import posenc_ext
+    >>> cos, sin, interleaved = posenc_ext.axial_rope_table(2, 3, 8, "llama4")
+    >>> interleaved
+    True
+    """
+
+    cos: Tensor
+    sin: Tensor
+    interleaved: bool
+
+
 class _Variant(NamedTuple):
     base: float
     width_first: bool = False
+    interleaved: bool = False
 
 
 VARIANTS: dict[AxialVariant, _Variant] = {
     "qwen2_vl": _Variant(10000.0),
     "pixtral": _Variant(10000.0),
-    "llama4": _Variant(10000.0, width_first=True),
-    "sam2": _Variant(10000.0, width_first=True),
-    "eva02": _Variant(10000.0),
+    "llama4": _Variant(10000.0, width_first=True, interleaved=True),
+    "sam2": _Variant(10000.0, width_first=True, interleaved=True),
+    "eva02": _Variant(10000.0, interleaved=True),
     "dinov3": _Variant(100.0),
-    "pixel": _Variant(10.0),
+    "pixel": _Variant(10.0, interleaved=True),
 }
 
 
@@ -64,13 +79,15 @@ def axial_rope_table(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
     precision: Precision = "exact",
-) -> tuple[Tensor, Tensor]:
+) -> AxialTable:
     """cos and sin for each patch of a grid.
 
     >>> import torch, posenc_ext
-    >>> cos, sin = posenc_ext.axial_rope_table(24, 32, 80, "qwen2_vl", merge_size=2)
+    >>> table = posenc_ext.axial_rope_table(24, 32, 80, "qwen2_vl", merge_size=2)
     >>> q, k = torch.randn(2, 24 * 32, 16, 80).unbind(0)
-    >>> q, k = posenc_ext.apply_rope(q, k, cos, sin, layout="shd")
+    >>> q, k = posenc_ext.apply_rope(
+    ...     q, k, table.cos, table.sin, interleaved=table.interleaved, layout="shd"
+    ... )
 
     Args:
         height, width: of the grid, in patches.
@@ -83,7 +100,8 @@ def axial_rope_table(
         dtype, device, precision: as for :func:`rope_table`.
 
     Returns:
-        ``[before + height*width + after, D/2]`` each.
+        ``AxialTable(cos, sin, interleaved)``: ``[before + height*width + after, D/2]`` each, and
+        how the variant pairs channels, for :func:`apply_rope`.
 
     Raises:
         TypeError, ValueError: a wrong type, an unknown variant, a size that does not fit.
@@ -98,9 +116,9 @@ def axial_rope_table(
     inv_freq = constant(_frequencies, positions.device, *checked)
     sections = [dim // 4, dim // 4]
     cos, sin = rope_table(positions, inv_freq, sections=sections, dtype=dtype, precision=precision)
-    if not any(rows):
-        return cos, sin
-    return F.pad(cos, (0, 0, *rows), value=1.0), F.pad(sin, (0, 0, *rows))
+    if any(rows):
+        cos, sin = F.pad(cos, (0, 0, *rows), value=1.0), F.pad(sin, (0, 0, *rows))
+    return AxialTable(cos, sin, VARIANTS[variant].interleaved)
 
 
 def axial_frequencies(
@@ -125,8 +143,8 @@ def axial_frequencies(
 
 
 def _check_frequencies(
-    op: str, dim: int, variant: str, base: float | None, precision: str
-) -> tuple[int, str, float, str]:
+    op: str, dim: int, variant: AxialVariant, base: float | None, precision: Precision
+) -> tuple[int, AxialVariant, float, Precision]:
     rule = _variant(op, variant)
     check_precision(op, precision)
     dim = integer(op, "dim", dim)
@@ -139,7 +157,7 @@ def _check_frequencies(
 
 
 def _frequencies(
-    device: torch.device, dim: int, variant: str, base: float, precision: str
+    device: torch.device, dim: int, variant: AxialVariant, base: float, precision: Precision
 ) -> Tensor:
     if variant == "pixtral":
         both = rope_frequencies(dim, base, precision=precision).inv_freq

@@ -21,6 +21,7 @@ ROPE = {
 }  # fmt: skip
 SLOPES = posenc_ext.alibi_slopes(4)
 INV_FREQ = posenc_ext.rope_frequencies(16).inv_freq
+PLACES = {**LENGTHS, "offset": None}
 INDEX = torch.arange(11) % 7
 DISTANCES = torch.arange(-20, 20)
 
@@ -103,10 +104,10 @@ FUNCTIONS = {
     "rel_shift": {"x": uniform((2, 3, 5, 9)), "k_len": 5, "start": 4},
     "relative_gather": {"x": uniform((2, 5, 7)), "index": INDEX, "k_len": 7},
     "relative_scatter": {"y": uniform((2, 5, 7)), "index": INDEX, "size": 7},
-    "bert_relative_index": {**LENGTHS, "max_position_embeddings": 9},
-    "clipped_relative_index": {**LENGTHS, "left": 3, "right": None},
-    "deberta_relative_index": {**LENGTHS, "max_relative_positions": 16, "position_buckets": 8},
-    "t5_relative_index": {**LENGTHS, "bidirectional": True, "num_buckets": 8, "max_distance": 16},
+    "bert_relative_index": {**PLACES, "max_position_embeddings": 9},
+    "clipped_relative_index": {**PLACES, "left": 3, "right": None},
+    "deberta_relative_index": {**PLACES, "max_relative_positions": 16, "position_buckets": 8},
+    "t5_relative_index": {**PLACES, "bidirectional": True, "num_buckets": 8, "max_distance": 16},
     "deberta_relative_position_bucket": {
         "relative_position": DISTANCES, "bucket_size": 8, "max_position": 16,
     },
@@ -183,6 +184,7 @@ BORROWED = {
 LEFT_TO_TORCH = {"device"}
 NOT_TRIED = {
     "RopeFrequencies": "a tuple of what it is given",
+    "AxialTable": "a tuple of what it is given",
     "XPosTable": "a tuple of what it is given",
     "compat.transformers.Swap": "a tuple of what it is given",
 }

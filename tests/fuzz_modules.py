@@ -65,14 +65,15 @@ MODULES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
     ),
     "RotaryAttention": (
         {**SIZES, "num_kv_heads": 4, "rotary": True, "rotate_values": False, **FLAGS},
-        {"forward": {"x": X, **MASKS, "past": PAST, "use_cache": False, "offset": None}},
+        {"forward": {"x": X, **MASKS, "past": PAST, "use_cache": False, "offset": None,
+                     "positions": None, "cu_seqlens": None}},
     ),
     "RotaryPositionalEmbedding": (
         ROTARY,
         {
             "forward": {
                 "q": Q, "k": K, "positions": None, "offset": 0, "cu_seqlens": None,
-                "seq_len": None, "inverse": False, "inplace": False,
+                "seq_len": None, "layout": None, "inverse": False, "inplace": False,
             },
             "from_config": {
                 "config": CONFIG, "layer_type": None, "interleaved": None, "layout": "bshd",
@@ -92,7 +93,7 @@ MODULES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
     ),
     "T5RelativePositionBias": (
         {"num_heads": 4, "num_buckets": 8, "max_distance": 16, "bidirectional": True},
-        {"forward": LENGTHS},
+        {"forward": {**LENGTHS, "offset": None}},
     ),
     "TransformerXLAttention": (
         {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.utils.checkpoint import checkpoint
 
 from ..arguments import at_least, known, probability
@@ -26,6 +27,7 @@ from .attention import (
     split_scale,
 )
 from .kv_cache import KVCache
+from .tracing import record
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -98,7 +100,8 @@ class ALiBiAttention(nn.Module):
             slopes = alibi_slopes(num_heads, max_bias=max_bias, device=device)
             self.slopes = nn.Parameter(slopes.to(self.out.weight.dtype))
         else:
-            self.register_buffer("slopes", self._fixed_slopes(), persistent=False)
+            # No buffer, which casts of all buffers (FSDP's buffer_dtype, a loop) would round.
+            self.slopes = self._fixed_slopes(self.out.weight.device)
             self.register_load_state_dict_post_hook(_renew_slopes)
 
     @overload
@@ -149,6 +152,8 @@ class ALiBiAttention(nn.Module):
         Returns:
             y ``[B, S, d_model]``, or ``(y, weights)``, ``(y, cache)``, ``(y, weights, cache)``.
         """
+        if isinstance(x, Proxy):
+            return record(locals())
         kv, dim = self.num_kv_heads, self.d_model // self.num_heads
         sizes = (self.d_model, self.num_heads)
         check_call(_OP, x, sizes, key_padding_mask, attn_mask, past, kv)
@@ -176,7 +181,7 @@ class ALiBiAttention(nn.Module):
     def _weights(self, q: Tensor, k: Tensor, keep: Tensor | None, mask: Tensor | None) -> Tensor:
         power, scale = split_scale(q.shape[-1] ** -0.5)
         scores = q * power @ k.mT
-        weights = attention_weights(scores, scale, self.causal, keep, mask, self.slopes)
+        weights = attention_weights(scores, scale, self.causal, keep, mask, self._slopes_beside(q))
         return F.dropout(weights, self.dropout, self.training)
 
     def _in_blocks(
@@ -184,7 +189,8 @@ class ALiBiAttention(nn.Module):
     ) -> Tensor:
         block, (s, keys) = self.query_block, (q.shape[2], k.shape[2])
         assert block is not None
-        tensors = (q, k, v, self.slopes)
+        slopes = self._slopes_beside(q)
+        tensors = (q, k, v, slopes)
         recompute = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if torch._C._are_functorch_transforms_active():  # torch.func refuses checkpoints
             recompute = False
@@ -195,7 +201,7 @@ class ALiBiAttention(nn.Module):
             rows = mask  # those of the queries of the block, where they differ
             if mask is not None and mask.dim() > 1 and mask.shape[-2] != 1:
                 rows = mask[..., start : start + block, :]
-            args = (part, k, v, self.slopes, keep, rows, first)
+            args = (part, k, v, slopes, keep, rows, first)
             if recompute:
                 parts.append(checkpoint(self._block, *args, use_reentrant=False))
             else:
@@ -234,19 +240,22 @@ class ALiBiAttention(nn.Module):
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
         return y if blind is None else y.masked_fill(blind, 0.0)
 
-    def _fixed_slopes(self) -> Tensor:
-        weight = self.out.weight
-        dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    def _slopes_beside(self, x: Tensor) -> Tensor:
+        if not self.learn_slopes and self.slopes.device != x.device:  # moved, but not by `to`
+            self.slopes = self._fixed_slopes(x.device)
+        return self.slopes
+
+    def _fixed_slopes(self, device: torch.device) -> Tensor:
+        double = self.out.weight.dtype == torch.float64
+        dtype = torch.float64 if double else torch.float32
         with torch.inference_mode(False):  # a module may train after it
-            return alibi_slopes(
-                self.num_heads, max_bias=self.max_bias, dtype=dtype, device=weight.device
-            )
+            return alibi_slopes(self.num_heads, max_bias=self.max_bias, dtype=dtype, device=device)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ALiBiAttention:
         """Made anew rather than cast or copied: also right after `to_empty` and `half`."""
         super()._apply(fn, recurse)
         if not self.learn_slopes:
-            self.slopes = self._fixed_slopes()
+            self.slopes = self._fixed_slopes(self.out.weight.device)
         return self
 
     def extra_repr(self) -> str:
@@ -259,7 +268,7 @@ class ALiBiAttention(nn.Module):
 
 def _renew_slopes(module: ALiBiAttention, _: Any) -> None:
     """After weights were assigned to a module made on meta."""
-    module.slopes = module._fixed_slopes()
+    module.slopes = module._fixed_slopes(module.out.weight.device)
 
 
 def _inner_bias(slopes: Tensor, first: int, rows: int, keys: int, dtype: torch.dtype) -> Tensor:

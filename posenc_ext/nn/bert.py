@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from ..arguments import at_least, error, probability
 from ..ops.relative import relative_gather
@@ -23,6 +24,7 @@ from .attention import (
     split_heads,
     split_scale,
 )
+from .tracing import record
 
 FORMS = get_args(BertForm)
 
@@ -114,6 +116,8 @@ class BertRelativeAttention(nn.Module):
         Returns:
             y ``[B, S, d_model]``, or ``(y, weights)``.
         """
+        if isinstance(x, Proxy):
+            return record(locals())
         op, heads = "BertRelativeAttention", self.num_heads
         length = check_call(op, x, (self.d_model, heads), key_padding_mask, attn_mask)
         check_flags(op, need_weights=need_weights)

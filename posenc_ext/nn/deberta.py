@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from ..arguments import at_least, error, known, probability
 from ..ops.relative import relative_gather
@@ -26,6 +27,7 @@ from .attention import (
     split_heads,
     split_scale,
 )
+from .tracing import record
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -152,6 +154,8 @@ class DebertaDisentangledAttention(nn.Module):
         Returns:
             y ``[B, S, d_model]``, or ``(y, weights)``.
         """
+        if isinstance(x, Proxy):
+            return record(locals())
         heads = self.num_heads
         length = check_call(_OP, x, (self.d_model, heads), key_padding_mask, attn_mask)
         check_flags(_OP, need_weights=need_weights)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from ..arguments import LARGEST, at_least, error, integer, known, probability
 from ..ops.relative import relative_gather, relative_scatter
@@ -26,6 +27,7 @@ from .attention import (
     split_scale,
 )
 from .kv_cache import KVCache
+from .tracing import record
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -84,6 +86,8 @@ class RelativePositionalEmbedding(nn.Module):
         Returns:
             ``[..., Q, K]``, not scaled: Shaw et al. divide it by ``sqrt(D)`` as they do ``q . k``.
         """
+        if isinstance(q, Proxy):
+            return record(locals())
         op = "RelativePositionalEmbedding"
         check_floating(op, "q", q, "[..., Q, D]", self.dim)
         self._check_dtype("q", q)
@@ -247,6 +251,8 @@ class RelativeSelfAttention(nn.Module):
         Returns:
             y ``[B, S, d_model]``, or ``(y, weights)``, ``(y, cache)``, ``(y, weights, cache)``.
         """
+        if isinstance(x, Proxy):
+            return record(locals())
         op, heads = "RelativeSelfAttention", self.num_heads
         keys = check_call(op, x, (self.d_model, heads), key_padding_mask, attn_mask, past)
         check_flags(op, use_cache=use_cache, need_weights=need_weights)

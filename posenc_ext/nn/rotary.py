@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
-from ..arguments import check_precision, error, integer, length_of
+from ..arguments import arange, check_precision, error, integer, length_of
 from ..configs import rotary_arguments
 from ..frequencies import DEFAULT_BASE, RopeFrequencies, Rule
 from ..kept import placed
@@ -17,7 +18,9 @@ from ..ops.rope import apply_rope
 from ..ops.rope_options import check_flags
 from ..types import Layout, Precision, called_as
 from . import rotary_positions as tokens
+from .rotary_rows import RotaryRows, Rows, Tokens, names_tokens
 from .rotary_tables import RotaryTables
+from .tracing import record
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -88,7 +91,7 @@ class RotaryPositionalEmbedding(nn.Module):
         self._tables = RotaryTables(dim, base, scaling, layer_type, precision)
         self.dim, self.sections = 2 * len(self._tables.frequencies(None).inv_freq), sections
         self._axes = None if sections is None else section_axes(OP, sections, self.dim // 2)
-        self._length_axis = max(layout.find("s"), layout.find("t"))
+        self._rows = RotaryRows(self._tables, self._axes)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("dim", *FIXED) and name in self.__dict__:
@@ -187,29 +190,16 @@ class RotaryPositionalEmbedding(nn.Module):
                 raise error(ValueError, OP, f"positions must not be negative as an int, got {n}")
             where = placed(device or "cpu")
             if dtype in (torch.float32, torch.float64):
-                double = dtype == torch.float64
-                cos, sin, _ = self._rows(0, n, seq_len, where, double)
+                double, limit = dtype == torch.float64, self.max_cached_rows
+                cos, sin, _ = self._tables.rows(0, n, seq_len, where, double, limit)
                 return cos[:n], sin[:n]
-            positions, seq_len = torch.arange(n, device=where), n if seq_len is None else seq_len
-            return self._computed(positions, seq_len, dtype, False)
+            return self._tables.at(arange(0, n, where), n if seq_len is None else seq_len, dtype)
         positions = positions.to(device or positions.device)
-        return self._computed(positions, seq_len, dtype, self._axes is not None)
-
-    def _rows(
-        self, start: int, count: int, seq_len: int | None, device: torch.device, double: bool
-    ) -> tuple[Tensor, Tensor, int]:
-        limit = self.max_cached_rows
-        return self._tables.rows(start, count, seq_len, device, double, limit)
-
-    def _computed(
-        self, positions: Tensor, seq_len: int | None, dtype: torch.dtype, multi_axis: bool
-    ) -> tuple[Tensor, Tensor]:
         if seq_len is None and self._tables.by_length and positions.numel():
             seq_len = tokens.length_from(positions)
-        axes = self._axes if multi_axis else None
-        if axes is not None:
-            check_axes(OP, axes, positions)
-        return self._tables.at(positions, seq_len, dtype, axes)
+        if self._axes is not None:
+            check_axes(OP, self._axes, positions)
+        return self._tables.at(positions, seq_len, dtype, self._axes)
 
     @overload
     def forward(self, q: Tensor, k: None = None, **options: Unpack[tokens.Options]) -> Tensor: ...
@@ -226,6 +216,7 @@ class RotaryPositionalEmbedding(nn.Module):
         offset: int | Tensor = 0,
         cu_seqlens: Tensor | None = None,
         seq_len: int | None = None,
+        layout: Layout | None = None,
         inverse: bool = False,
         inplace: bool = False,
     ) -> Any:
@@ -241,52 +232,56 @@ class RotaryPositionalEmbedding(nn.Module):
                 boundaries pick rows of the kept table. Without it the angles of such tensors are
                 computed per token, so that their values need not be known on the host.
                 Length-dependent rules take it as the length.
+            layout: of this call, in the place of that of the module.
             inverse, inplace: as for :func:`apply_rope`.
 
         Returns:
             The rotated `q`, or ``(q, k)`` if `k` is given.
         """
+        if isinstance(q, Proxy):
+            return record(locals())
+        layout, key = self.layout if layout is None else tokens.check_layout(layout), ()
+        given = (positions, offset, cu_seqlens)
         if positions is None and cu_seqlens is None and seq_len is None and type(offset) is int:
-            how = (self.layout, None, offset, None, self.interleaved, inverse, inplace, None)
-            result = self._tables.rotate_at_once(q, k, self._length_axis, how)
+            how = (layout, None, offset, None, self.interleaved, inverse, inplace, None)
+            result = self._tables.rotate_at_once(q, k, how)
             if result is not None:
                 return result
-        tokens.check_inputs(q, k, self.layout)
+        if names_tokens(*given) and not torch.compiler.is_compiling() and type(q) is Tensor:
+            key, rows = self._rows.again(q, k, layout, given, seq_len)
+            if rows is not None:
+                return self._rotate(q, k, rows, layout, inverse, inplace)
+        tokens.check_inputs(q, k, layout, self.dim)
         offset, seq_len = tokens.offset_of(offset), length_of(OP, seq_len)
-        tokens.check_boundaries(cu_seqlens, q.device)
-        double = q.dtype == torch.float64
-        size = q.shape[self._length_axis]
-        if k is not None:
-            size = max(size, k.shape[self._length_axis])
-        if positions is None and isinstance(offset, (int, torch.SymInt)):
-            if cu_seqlens is not None and seq_len is None and self._tables.by_length:
-                seq_len = int(cu_seqlens.diff().max()) + int(offset)
-            cos, sin, offset = self._rows(offset, size, seq_len, q.device, double)
-        elif seq_len is not None and self._axes is None and not tokens.is_floating(positions):
-            cos, sin, _ = self._tables.rows(0, seq_len, seq_len, q.device, double, seq_len)
-        else:
-            if positions is None:
-                positions = tokens.default_positions(offset, cu_seqlens, size, q.device)
-                multi_axis = False
-            else:
-                tokens.check_positions(positions, size, offset, cu_seqlens)
-                multi_axis = self._axes is not None
-            dtype = torch.float64 if double else torch.float32
-            cos, sin = self._computed(positions.to(q.device), seq_len, dtype, multi_axis)
-            positions, offset, cu_seqlens = None, 0, None
-        rotated = apply_rope(
-            q, k, cos, sin, layout=self.layout, positions=positions, offset=offset,
-            cu_seqlens=cu_seqlens, interleaved=self.interleaved, inverse=inverse, inplace=inplace,
+        if cu_seqlens is not None:
+            tokens.check_boundaries(cu_seqlens, layout, q.device)
+        axis, batch = max(layout.find("s"), layout.find("t")), layout.find("b")
+        size = q.shape[axis] if k is None else max(q.shape[axis], k.shape[axis])
+        call = Tokens(
+            positions, offset, cu_seqlens, seq_len, size, 1 if batch < 0 else q.shape[batch],
+            q.device, q.dtype == torch.float64,
         )  # fmt: skip
-        return rotated[0] if k is None else rotated
+        rows = self._rows.of(call, self.max_cached_rows, key)
+        return self._rotate(q, k, rows, layout, inverse, inplace)
 
     if TYPE_CHECKING:
 
         @called_as(forward)
         def __call__(self) -> Any: ...
 
+    def _rotate(
+        self, q: Tensor, k: Tensor | None, rows: Rows, layout: Layout, inverse: bool, inplace: bool
+    ) -> Any:
+        cos, sin, positions, offset, cu_seqlens = rows
+        rotated = apply_rope(
+            q, k, cos, sin, layout=layout, positions=positions, offset=offset,
+            cu_seqlens=cu_seqlens, interleaved=self.interleaved, inverse=inverse, inplace=inplace,
+        )  # fmt: skip
+        return rotated[0] if k is None else rotated
+
     def _apply(self, fn: Any, recurse: bool = True) -> RotaryPositionalEmbedding:
         self._tables.clear()
+        self._rows.clear()
         super()._apply(fn, recurse)
         return self
 

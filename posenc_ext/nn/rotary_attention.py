@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from ..arguments import error, integer, probability
 from ..ops.functions import forward_mode
@@ -25,6 +26,8 @@ from .attention import (
 )
 from .kv_cache import KVCache
 from .rotary import RotaryPositionalEmbedding
+from .rotary_positions import check_packing, check_whole
+from .tracing import record
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,6 +37,8 @@ _OP = "RotaryAttention"
 
 class _Options(CachedMasks, total=False):
     offset: int | Tensor | None
+    positions: Tensor | None
+    cu_seqlens: Tensor | None
 
 
 class RotaryAttention(nn.Module):
@@ -61,7 +66,7 @@ class RotaryAttention(nn.Module):
         rotate_values: rotate v too, as in RoFormer with `rotary_value`. The output then depends on
             absolute positions.
         causal: a token sees itself and what came before.
-        bias: of the four projections.
+        bias: of the four projections; "qkv" for all but the output, as in Qwen2.
         dropout: of the attention weights, in training.
         device, dtype: of the parameters.
 
@@ -77,7 +82,7 @@ class RotaryAttention(nn.Module):
         rotary: bool | RotaryPositionalEmbedding = True,
         rotate_values: bool = False,
         causal: bool = True,
-        bias: bool = False,
+        bias: bool | Literal["qkv"] = False,
         dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -87,16 +92,18 @@ class RotaryAttention(nn.Module):
         dim = self.d_model // self.num_heads
         self.num_kv_heads = kv_heads(_OP, self.num_heads, num_kv_heads)
         self.dropout = probability(_OP, dropout)
-        check_flags(_OP, causal=causal, rotate_values=rotate_values, bias=bias)
+        check_flags(_OP, causal=causal, rotate_values=rotate_values)
+        if bias != "qkv":
+            check_flags(_OP, bias=bias)
         self.causal, self.rotate_values = bool(causal), bool(rotate_values)
         self.rotary = _rotary(rotary, dim)
         if self.rotate_values and self.rotary is None:
             raise error(ValueError, _OP, "rotate_values must be False without rotary, got True")
-        where: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        where: dict[str, Any] = {"bias": bool(bias), "device": device, "dtype": dtype}
         self.q_proj = nn.Linear(d_model, d_model, **where)
         self.k_proj = nn.Linear(d_model, self.num_kv_heads * dim, **where)
         self.v_proj = nn.Linear(d_model, self.num_kv_heads * dim, **where)
-        self.o_proj = nn.Linear(d_model, d_model, **where)
+        self.o_proj = nn.Linear(d_model, d_model, **{**where, "bias": bias and bias != "qkv"})
 
     @overload
     def forward(
@@ -132,6 +139,8 @@ class RotaryAttention(nn.Module):
         past: Cache | KVCache | None = None,
         use_cache: bool = False,
         offset: int | Tensor | None = None,
+        positions: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
         need_weights: bool = False,
     ) -> Any:
         """Attend from x ``[B, S, d_model]`` to itself and what is in `past`.
@@ -143,6 +152,11 @@ class RotaryAttention(nn.Module):
             use_cache: also return the cache, `past` for the next call.
             offset: the position of the first token, an int or an int tensor ``[B]``, as for
                 :func:`posenc_ext.apply_rope`; default: K - S.
+            positions: those of the tokens, in the place of `offset`: as for `rotary`, such as
+                ``[B, S]``.
+            cu_seqlens: int32 or int64 ``[N + 1]`` for sequences packed into one, B = 1 and no
+                `past`: each sees itself alone, and positions restart with it. The mask that hides
+                the others is ``[S, S]``.
             need_weights: also return the weights ``[B, H, S, K]``, as applied (after dropout).
 
         Returns:
@@ -152,15 +166,29 @@ class RotaryAttention(nn.Module):
         ``scaled_dot_product_attention``, whose gradient cannot be differentiated again on every
         device; with them, gradients are of any order.
         """
+        if isinstance(x, Proxy):
+            return record(locals())
         kv, dim = self.num_kv_heads, self.d_model // self.num_heads
         sizes = (self.d_model, self.num_heads)
         keys = check_call(_OP, x, sizes, key_padding_mask, attn_mask, past, kv)
         check_flags(_OP, use_cache=use_cache, need_weights=need_weights)
         q, k, v = (f(x).unflatten(-1, (-1, dim)) for f in (self.q_proj, self.k_proj, self.v_proj))
+        if cu_seqlens is not None:
+            attn_mask = _packed(cu_seqlens, x, past, offset, positions, attn_mask)
         if self.rotary is not None:
-            start = keys - x.shape[1] if offset is None else _offset(offset, x.shape[0])
-            q, k = self.rotary(q, k, offset=start)
-            v = self.rotary(v, offset=start) if self.rotate_values else v
+            where: dict[str, Any] = {"positions": positions}
+            if positions is None:
+                start = keys - x.shape[1] if offset is None else _offset(offset, x.shape[0])
+                where = {"offset": start}
+            elif offset is not None:
+                raise error(ValueError, _OP, "offset must not be given with positions, got both")
+            if cu_seqlens is not None:
+                where = {"cu_seqlens": cu_seqlens, "layout": "thd"}
+                q, k, v = (t.squeeze(0) for t in (q, k, v))
+            q, k = self.rotary(q, k, **where)
+            v = self.rotary(v, **where) if self.rotate_values else v
+            if cu_seqlens is not None:
+                q, k, v = (t.unsqueeze(0) for t in (q, k, v))
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         k, v = extend(_OP, past, k, v)
         cache = past if isinstance(past, KVCache) else (k, v)
@@ -221,6 +249,28 @@ def _offset(given: Any, batch: int) -> int | Tensor:
         text = f"offset must be an int or have shape [B] = [{batch}], got {list(given.shape)}"
         raise error(ValueError, _OP, text)
     return given
+
+
+def _packed(
+    cu_seqlens: Any, x: Tensor, past: Any, offset: Any, positions: Any, mask: Tensor | None
+) -> Tensor:
+    """The mask that hides other sequences, [S, S], joined with the one given."""
+    for name, other in (("past", past), ("offset", offset), ("positions", positions)):
+        if other is not None:
+            raise error(ValueError, _OP, f"{name} must be None with cu_seqlens, got both")
+    check_whole("cu_seqlens", cu_seqlens, x.device, (1,), _OP)
+    if x.shape[0] != 1:
+        text = f"x must be one sequence of packed ones with cu_seqlens, got B = {x.shape[0]}"
+        raise error(ValueError, _OP, text)
+    check_packing(cu_seqlens, x.shape[1], _OP)
+    count = torch.arange(x.shape[1], device=x.device)
+    which = torch.searchsorted(cu_seqlens.to(x.device, torch.int64), count, right=True)
+    same = which[:, None] == which
+    if mask is None:
+        return same
+    if mask.dtype == torch.bool:
+        return mask & same
+    return mask.masked_fill(~same, -float("inf"))
 
 
 def _mask(

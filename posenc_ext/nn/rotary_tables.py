@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._native import _C
+from ..arguments import arange
 from ..frequencies import RopeFrequencies, Rule
 from ..kept import Written, faking, is_plain
 from ..ops.mrope import Axes, by_axes
@@ -120,19 +121,19 @@ class RotaryTables:
         apart = torch.compiler.is_exporting() or faking()
         kept = None if apart else self._kept.get(key)
         if kept is not None and kept.regime == regime:
-            if kept.rows >= needed:
+            if kept.rows >= needed and start >= 0:
                 self._hand_out(kept.written)
                 return kept.cos, kept.sin, start
         else:
             kept = None
         changes = self._dynamic and regime > 0 and seq_len is None  # other rows at the next length
-        if torch.compiler.is_compiling() or needed > limit or changes:
-            positions = torch.arange(start, needed, device=device)
+        if torch.compiler.is_compiling() or needed > limit or changes or start < 0:
+            positions = arange(start, needed, device)
             return *self.at(positions, length, dtype), 0
         if kept is not None:
             needed = max(needed, min(2 * kept.rows, limit))
         with torch.inference_mode(False), torch.no_grad():
-            positions = torch.arange(max(needed, 0), device=device)
+            positions = arange(0, max(needed, 0), device)
             cos, sin = self.at(positions, length, dtype)
         now = self._kept.get(key)
         longer = now is not None and now.regime == regime and now.rows >= len(cos)
@@ -140,17 +141,19 @@ class RotaryTables:
             self._kept[key] = Kept(regime, len(cos), cos, sin, Written(cos, sin))
         return cos, sin, start
 
-    def rotate_at_once(self, q: Any, k: Any, axis: int, how: Any) -> Any:
-        """The short path of decoding: plain tensors that need no gradient, by a table that is kept
-        already. None in any other case. `axis` is that of the tokens, `how` the layout and what
-        follows it in the native op."""
+    def rotate_at_once(self, q: Any, k: Any, how: Any) -> Any:
+        """The short path of decoding: plain tensors, by a table that is kept already. None in any
+        other case. `how` is the layout and what follows it in the native op."""
         if torch.compiler.is_compiling() or type(q) is not Tensor or self.by_length:
             return None
-        dims, needed = len(how[0]), how[2]
+        layout, needed = how[0], how[2]
+        axis, dims = max(layout.find("s"), layout.find("t")), len(layout)
         if q.dim() != dims:
             return None
         kept = self._kept.get((q.device, q.dtype == torch.float64, False))
         if kept is None or needed < 0 or kept.rows < needed + q.size(axis):
+            return None
+        if 2 * kept.cos.size(1) > q.size(-1):
             return None
         if kept.written.on_cuda:
             kept.written.before_reading(self._captured)
@@ -160,6 +163,17 @@ class RotaryTables:
         if type(k) is not Tensor or k.dim() != dims or kept.rows < needed + k.size(axis):
             return None
         return _C.apply_rope(q, k, kept.cos, kept.sin, *how)
+
+    def kept_for(
+        self, positions: Tensor, length: int | None, double: bool
+    ) -> tuple[Tensor, Tensor] | None:
+        """The tables that are there, if they hold all of these positions, which are on the CPU."""
+        regime = self._regime(length)
+        kept = None if faking() else self._kept.get((positions.device, double, regime > 0))
+        if kept is None or kept.regime != regime or positions.numel() == 0:
+            return None
+        least, most = positions.aminmax()
+        return (kept.cos, kept.sin) if least >= 0 and most < kept.rows else None
 
     def at(
         self, positions: Tensor, length: int | None, dtype: torch.dtype, axes: Axes | None = None

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
+from .._native import _C
 from ..arguments import check_dtype, error, integer, number, probability
 from ..ops.functions import readable
 from ..ops.position_ids import check_rows
 from ..ops.rope_options import check_flags, check_tensors
 from ..ops.sinusoidal import add_sinusoidal, check_positions, sinusoidal_table
-from ..ops.sinusoidal_options import base_of, convention_of
+from ..ops.sinusoidal_options import CONVENTIONS, base_of, convention_of
 from ..types import SinusoidConvention, called_as
+from .tracing import record
 
 _OP = "SinusoidalPositionalEncoding"
 # What other implementations keep their table under.
@@ -91,6 +94,12 @@ class SinusoidalPositionalEncoding(nn.Module):
         ``0 .. max_len - 1``. Under torch.compile, and on another device than the CPU, a tensor
         `offset` or `positions` is not compared with `max_len`.
         """
+        if type(x) is Tensor and tokens is None and positions is None and not self.training:
+            y = self._at_once(x, offset)
+            if y is not None:
+                return y
+        if isinstance(x, Proxy):
+            return record(locals())
         self._check(x, tokens)
         swap = not self.batch_first and x.dim() == 3
         if swap:
@@ -112,13 +121,24 @@ class SinusoidalPositionalEncoding(nn.Module):
             )
         else:
             y = self._add_tokens(x, offset, tokens.transpose(0, 1) if swap else tokens)
-        y = self.dropout(y)
+        if self.training and getattr(self._modules["dropout"], "p", True):
+            y = self.dropout(y)
         return y.transpose(0, 1) if swap else y
 
     if TYPE_CHECKING:
 
         @called_as(forward)
         def __call__(self) -> Any: ...
+
+    def _at_once(self, x: Tensor, offset: int | Tensor) -> Tensor | None:
+        """The short path of decoding: a plain tensor on the CPU that needs no gradient, and nothing
+        to check but its width. None in any other case."""
+        if not (self.batch_first and self.max_len is None and self.padding_idx is None):
+            return None
+        if torch.compiler.is_compiling() or not 2 <= x.dim() <= 3 or x.size(-1) != self.d_model:
+            return None
+        how = CONVENTIONS[self.convention]
+        return _C.add_sinusoidal(x, offset, self.scale, self.base, *how)
 
     def _add_tokens(self, x: Tensor, offset: int | Tensor, tokens: Tensor) -> Tensor:
         padding = self.padding_idx

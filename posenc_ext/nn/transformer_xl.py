@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from ..arguments import at_least, error, probability
 from ..ops.relative import rel_shift
@@ -26,6 +27,7 @@ from .attention import (
     split_heads,
     split_scale,
 )
+from .tracing import record
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -143,6 +145,8 @@ class TransformerXLAttention(nn.Module):
         Returns:
             y ``[B, S, d_model]``, or ``(y, weights)``.
         """
+        if isinstance(x, Proxy):
+            return record(locals())
         self._check(x, memory, key_padding_mask, attn_mask)
         check_flags(_OP, need_weights=need_weights)
         heads, every = self.num_heads, x if memory is None else torch.cat([memory, x], 1)

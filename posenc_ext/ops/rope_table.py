@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import check_dtype, check_precision, error, integer, number
+from ..arguments import arange, check_dtype, check_precision, error, integer, number
 from ..distributed import beside
 from ..types import Precision
 from .functions import Op, apply, one_by_one, save
@@ -99,7 +99,7 @@ def rope_table(
         n = integer(op, "positions", positions, "an int or a tensor")
         if n < 0:
             raise error(ValueError, op, f"positions must not be negative as an int, got {n}")
-        positions = torch.arange(n, dtype=torch.int64, device=device or inv_freq.device)
+        positions = arange(0, n, device or inv_freq.device)
     if inv_freq.is_meta and not positions.is_meta:
         raise error(
             ValueError,

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._native import _C
 from ..arguments import error, integer, number
 from ..distributed import beside, is_dtensor, is_sharded, token_positions, varying
 from ..types import SinusoidConvention
@@ -138,8 +139,12 @@ def add_sinusoidal(
     x is `scale` times the incoming one. Autocast does not change the result.
     """
     op = "add_sinusoidal"
-    check_tensors(op, x=x)
     how = convention_of(op, convention)
+    if positions is None and not torch.compiler.is_compiling():
+        result = _C.add_sinusoidal(x, offset, scale, base, *how)
+        if result is not None:
+            return result
+    check_tensors(op, x=x)
     scale, base = number(op, "scale", scale), base_of(op, "base", base)
     offsets: Tensor | None = None
     if isinstance(offset, Tensor):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..arguments import check_dtype, error, integer, number
+from ..arguments import arange, check_dtype, error, integer, number
 from ..distributed import beside
 from ..kept import constant
 from ..types import SinusoidConvention
@@ -55,7 +55,7 @@ def positions_of(op: str, name: str, value: Any, device: Any) -> Tensor:
     n = integer(op, name, value, "an int or a tensor")
     if n < 0:
         raise error(ValueError, op, f"{name} must not be negative as an int, got {n}")
-    return torch.arange(n, dtype=torch.int64, device=device)
+    return arange(0, n, device)
 
 
 def dim_of(op: str, dim: Any) -> int:
