@@ -175,3 +175,14 @@ def test_tables_of_sines(kind):
     for mine, wanted in zip(ours.table(64), reversed(right.chunk(2, -1)), strict=True):
         assert_bits(mine, wanted.contiguous())
     assert from_config({"model_type": kind}).dim == 64
+
+
+def test_roformer():
+    """Its table is computed in float64."""
+    from transformers.models.roformer import modeling_roformer as roformer
+
+    embedding = roformer.RoFormerSinusoidalPositionalEmbedding(512, 64)
+    right = embedding.create_weight().chunk(2, -1)
+    ours = from_config(roformer.RoFormerConfig())
+    for mine, wanted in zip(ours.table(512), reversed(right), strict=True):
+        assert_bits(mine, wanted.contiguous())
