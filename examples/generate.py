@@ -184,8 +184,8 @@ def main() -> None:
     with torch.no_grad():
         short = even_windows(held_out, 1, 15 if quick else 127)
         written = compare(model, short, 8 if quick else 128, 1 if quick else 3)
-        long = even_windows(held_out, 2 if quick else 8, 31 if quick else 1023)
-        compare(model, long, 4 if quick else 64, 1 if quick else 3)
+        long = even_windows(held_out, 2 if quick else 4, 31 if quick else 1023)
+        compare(model, long, 4 if quick else 32, 1 if quick else 3)
     shown = bytes(written[0].tolist()).decode(errors="replace")
     print(f"\nThe prompt and what follows:\n\n{shown}")
 
