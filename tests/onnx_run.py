@@ -1,5 +1,7 @@
 """torch.onnx.export and onnxruntime, for the tests that have them."""
 
+import warnings
+
 import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
@@ -34,14 +36,16 @@ def exported(module, given, dynamic_shapes=None, opset=None):
     """(program, a function that runs it in onnxruntime)."""
     import onnxruntime
 
-    program = torch.onnx.export(
-        module,
-        given,
-        dynamo=True,
-        dynamic_shapes=dynamic_shapes,
-        opset_version=opset,
-        verbose=False,
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "# The axis name")  # one name stands at many axes
+        program = torch.onnx.export(
+            module,
+            given,
+            dynamo=True,
+            dynamic_shapes=dynamic_shapes,
+            opset_version=opset,
+            verbose=False,
+        )
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     model = program.model_proto.SerializeToString()
