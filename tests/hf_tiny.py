@@ -25,10 +25,12 @@ SIZES = {
     "index_head_dim": 16, "index_topk": 4, "o_lora_rank": 16, "o_groups": 2,
 }  # fmt: skip
 # Models that these sizes do not fit.
-MORE = {
-    "deepseek_v2": {"num_key_value_heads": 4},
-    "deepseek_v3": {"num_key_value_heads": 4},
-}
+LATENT = {"num_key_value_heads": 4}  # every head has a key of its own
+MORE = dict.fromkeys(
+    ("axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa",
+     "longcat_flash", "minicpm3", "mistral4", "mistral_large4_text", "youtu", "bailing_hybrid"),
+    LATENT,
+)  # fmt: skip
 MOST = 30e6  # parameters
 
 
@@ -66,6 +68,9 @@ def tiny_config(cls, model_type=""):
     kinds = layer_types(cls)
     if kinds and "layer_types" in names and "layer_types" not in sizes:
         sizes |= {"layer_types": kinds, "num_hidden_layers": len(kinds)}
+    sections = sections_of(cls)
+    if sections and "rope_parameters" in names:
+        sizes["rope_parameters"] = sections
     for name, inner in getattr(cls, "sub_configs", {}).items():
         if name in names and hasattr(inner, "sub_configs"):
             sizes[name] = tiny_config(inner, inner.model_type).to_dict()
@@ -88,6 +93,20 @@ def layer_types(cls):
     except Exception:  # not without arguments
         return []
     return kinds if len(kinds) > 1 else kinds * 2
+
+
+def sections_of(cls):
+    """rope_parameters with sections for 16 channels of a head, if the class has sections."""
+    try:
+        rope = dict(getattr(cls(), "rope_parameters", None) or {})
+    except Exception:  # not without arguments
+        return None
+    pairs = int(8 * rope.get("partial_rotary_factor", 1.0))
+    return (
+        rope | {"mrope_section": [pairs - 2 * (pairs // 3)] + [pairs // 3] * 2}
+        if ("mrope_section" in rope)
+        else None
+    )
 
 
 def build(model_type):

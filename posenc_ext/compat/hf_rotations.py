@@ -139,10 +139,13 @@ class Kind(NamedTuple):
     partial: bool  # R < D
 
 
-def kind_of(form: Form, q: Tensor, k: Tensor | None, cos: Tensor, axis: int | None) -> Kind:
+def kind_of(
+    form: Form, q: Tensor, k: Tensor | None, cos: Tensor, axis: int | None, fixed: bool
+) -> Kind:
+    """`fixed`: the function takes no axis, so that tables may have that of the heads already."""
     rank, tables = cos.dim(), "sw"
     if rank == 3:
-        column = axis is None and cos.shape[1] == 1 and cos.shape[0] == q.shape[-3] != 1
+        column = fixed and cos.shape[1] == 1 and cos.shape[0] == q.shape[-3] != 1
         tables = "s1w" if column else "bsw"
     elif rank == 4:
         tables = "b1sw" if cos.shape[1] == 1 else "bs1w"
@@ -205,7 +208,7 @@ class Rotation(NamedTuple):
             return None
         if (self.reads_ids and given.get("ids") is not None) or not 3 <= q.dim() <= 4:
             return None
-        kind = kind_of(self.form, q, k, cos, axis)
+        kind = kind_of(self.form, q, k, cos, axis, "axis" not in self.signature.roles.values())
         heads = self.kinds.get(kind)
         if heads is None or not self._fits(kind, heads, q, k, cos, sin):
             return None
@@ -230,9 +233,11 @@ class Rotation(NamedTuple):
         else:
             fitting = (
                 isinstance(sin, Tensor)
-                and (sin.shape, sin.dtype, sin.requires_grad) == (cos.shape, cos.dtype, False)
+                and (sin.shape, sin.dtype) == (cos.shape, cos.dtype)
                 and cos.dtype in (q.dtype, torch.float32)
             )
+        # The gradient of a full-width table would come out in half of its columns.
+        wanted = cos.requires_grad or (sin is not None and sin.requires_grad)
         tokens = -3 if heads == -2 else -2
         if k is not None and not (
             isinstance(k, Tensor)
@@ -246,7 +251,7 @@ class Rotation(NamedTuple):
         more = q.shape[tokens] > rows.shape[1] and kind in self.prefixed
         return (
             fitting
-            and not cos.requires_grad
+            and not (wanted and torch.is_grad_enabled())
             and (kind.shared or rows.shape[0] == q.shape[0])
             and (rows.shape[1] == q.shape[tokens] or more)
             and self.form.rotary_dim(cos) <= q.shape[-1]
