@@ -96,17 +96,16 @@ def layer_types(cls):
 
 
 def sections_of(cls):
-    """rope_parameters with sections for 16 channels of a head, if the class has sections."""
+    """rope_parameters with sections for the 8 pairs of a head, if the code knows sections."""
+    path = pathlib.Path(inspect.getfile(cls))
+    code = path.with_name(path.name.replace("configuration", "modeling"))
+    if not code.exists() or "mrope_section" not in code.read_text():
+        return None
     try:
         rope = dict(getattr(cls(), "rope_parameters", None) or {})
     except Exception:  # not without arguments
         return None
-    pairs = int(8 * rope.get("partial_rotary_factor", 1.0))
-    return (
-        rope | {"mrope_section": [pairs - 2 * (pairs // 3)] + [pairs // 3] * 2}
-        if ("mrope_section" in rope)
-        else None
-    )
+    return rope | {"mrope_section": [2, 3, 3]}
 
 
 def build(model_type):
