@@ -8,8 +8,8 @@ import torch
 SIZES = {
     "hidden_size": 64, "intermediate_size": 96, "ffn_hidden_size": 96, "num_hidden_layers": 2,
     "num_layers": 2, "n_layers": 2, "n_layer": 2, "depth": 2, "depths": None,
-    "encoder_layers": 2, "decoder_layers": 2, "num_attention_heads": 4, "num_heads": 4, "n_heads": 4,
-    "n_head": 4, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_layers": 2, "decoder_layers": 2, "num_attention_heads": 4, "num_heads": 4,
+    "n_heads": 4, "n_head": 4, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "kv_channels": 16, "vocab_size": 99,
     "max_position_embeddings": 64, "n_positions": 64, "n_embd": 64, "d_model": 64, "embed_dim": 64,
     "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "d_ff": 96, "d_kv": 16, "n_inner": 96,
