@@ -65,21 +65,26 @@ def rotate(
 ) -> tuple[Tensor, Tensor | None]:
     """Rotate the last S tokens, with tables ``[B | 1, S, W]``."""
     rotary_dim, tokens = form.rotary_dim(cos), layout.index("s") - len(layout)
-    inner = [None if x is None else _part(form, x, tokens, cos, rotary_dim) for x in (q, k)]
+    whole = not (form.tail or form.halved) and q.shape[tokens] == cos.shape[-2]
+    inner = (q, k) if whole else [_part(form, x, tokens, cos, rotary_dim) for x in (q, k)]
     options: dict[str, Any] = {"layout": layout, "interleaved": form.interleaved,
                                "inverse": form.inverse}  # fmt: skip
     cos = half_width(op, form, cos)
     sin = None if sin is None else half_width(op, form, sin)
     if inner[1] is None:
-        turned = [rope(inner[0], cos, sin, **options), None]  # type: ignore[arg-type]
+        turned = rope(inner[0], cos, sin, **options), None  # type: ignore[arg-type]
     else:
-        turned = [*apply_rope(inner[0], inner[1], cos, sin, **options)]  # type: ignore[arg-type]
+        turned = apply_rope(inner[0], inner[1], cos, sin, **options)  # type: ignore[arg-type,assignment]
+    if whole:
+        return turned
     joined = [_join(form, x, y, tokens, rotary_dim) for x, y in zip((q, k), turned, strict=True)]
     return joined[0], joined[1]  # type: ignore[return-value]  # q is a tensor
 
 
-def _part(form: Form, x: Tensor, tokens: int, cos: Tensor, rotary_dim: int) -> Tensor:
+def _part(form: Form, x: Tensor | None, tokens: int, cos: Tensor, rotary_dim: int) -> Tensor | None:
     """What is turned, a view; with the order of pairs that is asked for."""
+    if x is None:
+        return None
     prefix = x.shape[tokens] - cos.shape[-2]
     if prefix > 0:
         x = x.narrow(tokens, prefix, cos.shape[-2])
@@ -238,23 +243,22 @@ class Rotation(NamedTuple):
             )
         # The gradient of a full-width table would come out in half of its columns.
         wanted = cos.requires_grad or (sin is not None and sin.requires_grad)
-        tokens = -3 if heads == -2 else -2
-        if k is not None and not (
-            isinstance(k, Tensor)
-            and k.dtype == q.dtype
-            and k.dim() == q.dim()
-            and (k.shape[tokens], k.shape[-1]) == (q.shape[tokens], q.shape[-1])
-            and (k.dim() == 3 or k.shape[0] == q.shape[0])
-        ):
-            return False
-        rows = in_rows(cos, kind.tables)
-        more = q.shape[tokens] > rows.shape[1] and kind in self.prefixed
+        shape, tokens = q.shape, -3 if heads == -2 else -2
+        if k is not None:
+            if not isinstance(k, Tensor) or k.dtype != q.dtype or k.dim() != len(shape):
+                return False
+            other = k.shape
+            if other[tokens] != shape[tokens] or other[-1] != shape[-1]:
+                return False
+            if len(other) == 4 and other[0] != shape[0]:
+                return False
+        rows = in_rows(cos, kind.tables).shape
         return (
             fitting
             and not (wanted and torch.is_grad_enabled())
-            and (kind.shared or rows.shape[0] == q.shape[0])
-            and (rows.shape[1] == q.shape[tokens] or more)
-            and self.form.rotary_dim(cos) <= q.shape[-1]
+            and (kind.shared or rows[0] == shape[0])
+            and (rows[1] == shape[tokens] or (rows[1] < shape[tokens] and kind in self.prefixed))
+            and self.form.rotary_dim(cos) <= shape[-1]
         )
 
     def replacement(self, original: Function, rounding: str) -> Function:
