@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import sys
+import types
 
 import pytest
 import torch
@@ -118,3 +119,23 @@ def device(request):
 @pytest.fixture(scope="session")
 def golden():
     return json.loads((ROOT / "tests" / "golden.json").read_text())
+
+
+@pytest.fixture
+def module():
+    """A module of modeling code to patch."""
+    from posenc_ext.compat.transformers import unpatch
+
+    module = types.ModuleType("modeling_mine")
+    yield module
+    unpatch(module)
+
+
+@pytest.fixture
+def turns(monkeypatch):
+    """A list that grows with each rotation by ours."""
+    from posenc_ext.compat import hf_rotations
+
+    made, rotate = [], hf_rotations.rotate
+    monkeypatch.setattr(hf_rotations, "rotate", lambda *args: (made.append(args), rotate(*args))[1])
+    return made
