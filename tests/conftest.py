@@ -39,6 +39,7 @@ ONCE = (
     "test_rotary_transformers",
     "test_systems",
     "test_threads",
+    "test_transformers_table",
 )
 FAIL_WITHOUT_CUDA = os.environ.get("FAIL_WITHOUT_CUDA", "0") not in ("", "0")
 
