@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import sys
+import types
 
 import pytest
 import torch
@@ -46,6 +47,7 @@ ONCE = (
     "test_rotary_transformers",
     "test_systems",
     "test_threads",
+    "test_transformers_table",
 )
 NO_KERNELS = (
     "test_alibi_attention",
@@ -155,3 +157,23 @@ def device(request):
 @pytest.fixture(scope="session")
 def golden():
     return json.loads((ROOT / "tests" / "golden.json").read_text())
+
+
+@pytest.fixture
+def module():
+    """A module of modeling code to patch."""
+    from posenc_ext.compat.transformers import unpatch
+
+    module = types.ModuleType("modeling_mine")
+    yield module
+    unpatch(module)
+
+
+@pytest.fixture
+def turns(monkeypatch):
+    """A list that grows with each rotation by ours."""
+    from posenc_ext.compat import hf_rotations
+
+    made, rotate = [], hf_rotations.rotate
+    monkeypatch.setattr(hf_rotations, "rotate", lambda *args: (made.append(args), rotate(*args))[1])
+    return made

@@ -8,8 +8,8 @@ import torch
 SIZES = {
     "hidden_size": 64, "intermediate_size": 96, "ffn_hidden_size": 96, "num_hidden_layers": 2,
     "num_layers": 2, "n_layers": 2, "n_layer": 2, "depth": 2, "depths": None,
-    "encoder_layers": 2, "decoder_layers": 2, "num_attention_heads": 4, "num_heads": 4, "n_heads": 4,
-    "n_head": 4, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
+    "encoder_layers": 2, "decoder_layers": 2, "num_attention_heads": 4, "num_heads": 4,
+    "n_heads": 4, "n_head": 4, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 16, "kv_channels": 16, "vocab_size": 99,
     "max_position_embeddings": 64, "n_positions": 64, "n_embd": 64, "d_model": 64, "embed_dim": 64,
     "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "d_ff": 96, "d_kv": 16, "n_inner": 96,
@@ -25,10 +25,12 @@ SIZES = {
     "index_head_dim": 16, "index_topk": 4, "o_lora_rank": 16, "o_groups": 2,
 }  # fmt: skip
 # Models that these sizes do not fit.
-MORE = {
-    "deepseek_v2": {"num_key_value_heads": 4},
-    "deepseek_v3": {"num_key_value_heads": 4},
-}
+LATENT = {"num_key_value_heads": 4}  # every head has a key of its own
+MORE = dict.fromkeys(
+    ("axk1", "axk2", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe_lite", "glm_moe_dsa",
+     "longcat_flash", "minicpm3", "mistral4", "mistral_large4_text", "youtu", "bailing_hybrid"),
+    LATENT,
+)  # fmt: skip
 MOST = 30e6  # parameters
 
 
@@ -66,6 +68,9 @@ def tiny_config(cls, model_type=""):
     kinds = layer_types(cls)
     if kinds and "layer_types" in names and "layer_types" not in sizes:
         sizes |= {"layer_types": kinds, "num_hidden_layers": len(kinds)}
+    sections = sections_of(cls)
+    if sections and "rope_parameters" in names:
+        sizes["rope_parameters"] = sections
     for name, inner in getattr(cls, "sub_configs", {}).items():
         if name in names and hasattr(inner, "sub_configs"):
             sizes[name] = tiny_config(inner, inner.model_type).to_dict()
@@ -88,6 +93,19 @@ def layer_types(cls):
     except Exception:  # not without arguments
         return []
     return kinds if len(kinds) > 1 else kinds * 2
+
+
+def sections_of(cls):
+    """rope_parameters with sections for the 8 pairs of a head, if the code knows sections."""
+    path = pathlib.Path(inspect.getfile(cls))
+    code = path.with_name(path.name.replace("configuration", "modeling"))
+    if not code.exists() or "mrope_section" not in code.read_text():
+        return None
+    try:
+        rope = dict(getattr(cls(), "rope_parameters", None) or {})
+    except Exception:  # not without arguments
+        return None
+    return rope | {"mrope_section": [2, 3, 3]}
 
 
 def build(model_type):

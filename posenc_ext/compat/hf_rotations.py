@@ -71,7 +71,8 @@ def rotate(
 ) -> tuple[Tensor, Tensor | None]:
     """Rotate the last S tokens, with tables ``[B | 1, S, W]``."""
     rotary_dim, tokens = form.rotary_dim(cos), layout.index("s") - len(layout)
-    inner = [None if x is None else _part(form, x, tokens, cos, rotary_dim) for x in (q, k)]
+    whole = not form.tail and q.shape[tokens] == cos.shape[-2]
+    inner = (q, k) if whole else [_part(form, x, tokens, cos, rotary_dim) for x in (q, k)]
     options: dict[str, Any] = {
         "layout": layout,
         "interleaved": form.interleaved or form.halved,
@@ -81,15 +82,19 @@ def rotate(
     cos = half_width(op, form, cos)
     sin = None if sin is None else half_width(op, form, sin)
     if inner[1] is None:
-        turned = [rope(inner[0], cos, sin, **options), None]  # type: ignore[arg-type]
+        turned = rope(inner[0], cos, sin, **options), None  # type: ignore[arg-type]
     else:
-        turned = [*apply_rope(inner[0], inner[1], cos, sin, **options)]  # type: ignore[arg-type]
+        turned = apply_rope(inner[0], inner[1], cos, sin, **options)  # type: ignore[arg-type,assignment]
+    if whole:
+        return turned
     joined = [_join(form, x, y, tokens, rotary_dim) for x, y in zip((q, k), turned, strict=True)]
     return joined[0], joined[1]  # type: ignore[return-value]  # q is a tensor
 
 
-def _part(form: Form, x: Tensor, tokens: int, cos: Tensor, rotary_dim: int) -> Tensor:
+def _part(form: Form, x: Tensor | None, tokens: int, cos: Tensor, rotary_dim: int) -> Tensor | None:
     """What is turned, a view."""
+    if x is None:
+        return None
     prefix = x.shape[tokens] - cos.shape[-2]
     if prefix > 0:
         x = x.narrow(tokens, prefix, cos.shape[-2])
@@ -150,10 +155,13 @@ class Kind(NamedTuple):
     partial: bool  # R < D
 
 
-def kind_of(form: Form, q: Tensor, k: Tensor | None, cos: Tensor, axis: int | None) -> Kind:
+def kind_of(
+    form: Form, q: Tensor, k: Tensor | None, cos: Tensor, axis: int | None, fixed: bool
+) -> Kind:
+    """`fixed`: the function takes no axis, so that tables may have that of the heads already."""
     rank, tables = cos.dim(), "sw"
     if rank == 3:
-        column = axis is None and cos.shape[1] == 1 and cos.shape[0] == q.shape[-3] != 1
+        column = fixed and cos.shape[1] == 1 and cos.shape[0] == q.shape[-3] != 1
         tables = "s1w" if column else "bsw"
     elif rank == 4:
         tables = "b1sw" if cos.shape[1] == 1 else "bs1w"
@@ -216,7 +224,7 @@ class Rotation(NamedTuple):
             return None
         if (self.reads_ids and given.get("ids") is not None) or not 3 <= q.dim() <= 4:
             return None
-        kind = kind_of(self.form, q, k, cos, axis)
+        kind = kind_of(self.form, q, k, cos, axis, "axis" not in self.signature.roles.values())
         heads = self.kinds.get(kind)
         if heads is None or not self._fits(kind, heads, q, k, cos, sin):
             return None
@@ -241,26 +249,27 @@ class Rotation(NamedTuple):
         else:
             fitting = (
                 isinstance(sin, Tensor)
-                and (sin.shape, sin.dtype, sin.requires_grad) == (cos.shape, cos.dtype, False)
+                and (sin.shape, sin.dtype) == (cos.shape, cos.dtype)
                 and cos.dtype in (q.dtype, torch.float32)
             )
-        tokens = -3 if heads == -2 else -2
-        if k is not None and not (
-            isinstance(k, Tensor)
-            and k.dtype == q.dtype
-            and k.dim() == q.dim()
-            and (k.shape[tokens], k.shape[-1]) == (q.shape[tokens], q.shape[-1])
-            and (k.dim() == 3 or k.shape[0] == q.shape[0])
-        ):
-            return False
-        rows = in_rows(cos, kind.tables)
-        more = q.shape[tokens] > rows.shape[1] and kind in self.prefixed
+        # The gradient of a full-width table would come out in half of its columns.
+        wanted = cos.requires_grad or (sin is not None and sin.requires_grad)
+        shape, tokens = q.shape, -3 if heads == -2 else -2
+        if k is not None:
+            if not isinstance(k, Tensor) or k.dtype != q.dtype or k.dim() != len(shape):
+                return False
+            other = k.shape
+            if other[tokens] != shape[tokens] or other[-1] != shape[-1]:
+                return False
+            if len(other) == 4 and other[0] != shape[0]:
+                return False
+        rows = in_rows(cos, kind.tables).shape
         return (
             fitting
-            and not cos.requires_grad
-            and (kind.shared or rows.shape[0] == q.shape[0])
-            and (rows.shape[1] == q.shape[tokens] or more)
-            and self.form.rotary_dim(cos) <= q.shape[-1]
+            and not (wanted and torch.is_grad_enabled())
+            and (kind.shared or rows[0] == shape[0])
+            and (rows[1] == shape[tokens] or (rows[1] < shape[tokens] and kind in self.prefixed))
+            and self.form.rotary_dim(cos) <= shape[-1]
         )
 
     def replacement(self, original: Function, rounding: Rounding) -> Function:

@@ -20,6 +20,18 @@ def readable(table: Tensor, x: Tensor) -> Tensor:
     return table if fits else table.float()
 
 
+def with_front(table: Tensor, rows: int, value: float) -> Tensor:
+    """A table ``[L, n]`` behind `rows` rows of one value. The table keeps it for the next call."""
+    note = (id(table), rows, 0 if table.is_inference() else table._version)
+    kept = getattr(table, "_posenc_front", None)
+    if kept is not None and kept[0] == note:
+        return kept[1]
+    result = torch.cat([table.new_full((rows, table.shape[1]), value), table])
+    if not torch.compiler.is_compiling() and not result.requires_grad:
+        table._posenc_front = note, result  # type: ignore[attr-defined]
+    return result
+
+
 def check_tied(op: str, name: str, table: Tensor, repeated: bool = False) -> None:
     """That a full-width table ``[.., R]`` says everything twice, in its halves or in neighbours.
 
