@@ -89,10 +89,16 @@ def find_cuda(sources):
 
 
 def choose_archs(home):
-    """Return the TORCH_CUDA_ARCH_LIST for a machine that shows no GPU."""
+    """Return the TORCH_CUDA_ARCH_LIST for a machine that shows no GPU.
+
+    PTX runs on its architecture and later ones: that of the oldest of each family is for GPUs
+    between those in the list, that of the newest for what comes.
+    """
     known = ask_nvcc(home, "--list-gpu-arch").split()
     archs = [arch for arch in CUDA_ARCHS if f"compute_{arch.replace('.', '')}" in known]
-    return ";".join(archs) + "+PTX"
+    family = [arch.split(".")[0] for arch in archs]
+    ptx = {archs[family.index(one)] for one in family} | {archs[-1]}
+    return ";".join(arch + "+PTX" * (arch in ptx) for arch in archs)
 
 
 def openmp_flags():
@@ -131,7 +137,7 @@ def make_extension():
             "-Wextra",
             *(["-Werror"] if os.environ.get("POSENC_WERROR") == "1" else []),
         ]
-    nvcc = ["-O3", "-std=c++20", "--fmad=false"]
+    nvcc = ["-O3", "-std=c++20", "--fmad=false", "-lineinfo"]  # so that profilers name lines
     extension = (CUDAExtension if cuda_home else CppExtension)(
         "posenc_ext._C",
         glob_sources("csrc/*.cpp", "csrc/cpu/*.cpp") + (cuda_sources if cuda_home else []),

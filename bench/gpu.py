@@ -1,9 +1,11 @@
 """Everything that only a GPU can tell, in under ten minutes: python3 bench/gpu.py [--json FILE]
 
-Builds in place for the GPU at hand, runs the CUDA tests with none allowed to skip, runs the checks
-once more under compute-sanitizer where there is one, and times every op (bench/bench_gpu.py).
-Needs a torch with CUDA, nvcc, setuptools, numpy and pytest; no network. Exits with 0 only if all
-of it ran and passed. Without a GPU it runs nothing and says so.
+Builds in place for the GPU at hand, runs the CUDA tests, runs the checks once more under
+compute-sanitizer where there is one, and times every op (bench/bench_gpu.py). A test may skip for
+want of a second GPU or of memory only. Needs a torch with CUDA, nvcc, setuptools, numpy and pytest;
+no network. Exits with 0 only if all of it ran and passed, and every target was met. Without a GPU
+it runs nothing and says so. --rehearse: small shapes, and nothing judged, as on a stand-in for the
+CUDA runtime, which computes nothing.
 """
 
 import argparse
@@ -18,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 570  # seconds in all
+FOLDERS = ("tests", "examples", ".")  # that tests import from
 BEGIN = time.monotonic()
 
 
@@ -51,23 +54,27 @@ def without_gpu() -> str:
     return ""
 
 
-def lacks(path: Path) -> set[str]:
-    """Missing modules that a test file needs, or another of tests/ that it imports."""
+def lacks(path: Path, seen: set[Path] | None = None) -> set[str]:
+    """Missing modules that a test file needs, or another that it imports from FOLDERS."""
+    seen = set() if seen is None else seen
+    seen.add(path)
     text = path.read_text()
     names = set(re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE))
     names |= {"expecttest"} if "opcheck" in text else set()
     missing = set()
-    for name in names:
-        beside = path.with_name(f"{name}.py")
-        if beside.exists():
-            missing |= lacks(beside)
-        elif name != "posenc_ext" and importlib.util.find_spec(name) is None:
+    for name in names - {"posenc_ext"}:
+        own = [ROOT / folder / f"{name}.py" for folder in FOLDERS]
+        own = [file for file in own if file.exists()]
+        if own:
+            missing |= set().union(*(lacks(file, seen) for file in own if file not in seen))
+        elif importlib.util.find_spec(name) is None:
             missing.add(name)
     return missing
 
 
-def run_tests(python: str, **env: str) -> bool:
-    """The tests marked cuda, none of which may skip; False if any file could not run."""
+def run_tests(python: str, more: list[str], **env: str) -> bool:
+    """The tests marked cuda, none of which may skip for want of CUDA; False if any file could not
+    run. pytest lists those that skip for want of a second GPU or of memory."""
     if importlib.util.find_spec("pytest") is None:
         print("pytest is not installed: the tests were not run\n")
         return False
@@ -76,7 +83,8 @@ def run_tests(python: str, **env: str) -> bool:
         if names:
             print(f"{path.name} cannot run without {', '.join(sorted(names))}")
     files = [str(path) for path, names in missing.items() if not names]
-    command = [python, "-m", "pytest", "-q", "--maxfail=20", "-m", "cuda and not slow", *files]
+    chosen = ["--maxfail=20", "-m", "cuda and not slow", *more]
+    command = [python, "-m", "pytest", "-q", *chosen, *files]
     passed = bool(files) and step("tests", command, left(0.5), FAIL_WITHOUT_CUDA="1", **env)
     return passed and not any(missing.values())
 
@@ -85,7 +93,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 bench/gpu.py")
     parser.add_argument("--json", metavar="FILE", default="build/gpu.json", help="where to")
     parser.add_argument("--no-build", action="store_true", help="take the module that is there")
+    parser.add_argument(
+        "--rehearse", action="store_true", help="see above; collects the tests only"
+    )
     options = parser.parse_args()
+    rehearse = ["--rehearse"] if options.rehearse else []
     reason = without_gpu()
     if reason:
         print(f"nothing was run: {reason}. This needs an NVIDIA GPU and a torch with CUDA.")
@@ -101,19 +113,19 @@ def main() -> int:
             return 1
     # What was built here, whether or not another is installed.
     path = {"PYTHONPATH": str(ROOT), "POSENC_MODULE_DIR": str(ROOT / "posenc_ext")}
-    checks = [python, "-m", "bench.bench_gpu", "--checks-only"]
+    checks = [python, "-m", "bench.bench_gpu", "--checks-only", *rehearse]
     done["checks"] = step("checks", checks, left(0.3), **path)
-    done["tests"] = run_tests(python, **path)
+    done["tests"] = run_tests(python, ["--collect-only"] * options.rehearse, **path)
     sanitizer = shutil.which("compute-sanitizer") or shutil.which(
         "compute-sanitizer", path="/usr/local/cuda/bin"
     )
-    if sanitizer:
+    if sanitizer and not options.rehearse:
         command = [sanitizer, "--error-exitcode", "9", *checks]
         done["compute-sanitizer"] = step("compute-sanitizer", command, left(0.4), **path)
     else:
-        print("compute-sanitizer is not installed: not run\n")
+        print("compute-sanitizer was not run: not installed, or a rehearsal\n")
     Path(options.json).parent.mkdir(parents=True, exist_ok=True)
-    timings = [python, "-m", "bench.bench_gpu", "--json", options.json]
+    timings = [python, "-m", "bench.bench_gpu", "--json", options.json, *rehearse]
     done["timings"] = step("timings", timings, left(), **path)
 
     for name, passed in done.items():

@@ -1,15 +1,21 @@
-// The library of ops, and the module. Only this file and autograd.cpp see Python.
+// The library of ops, and the module. Only this file, what it reads arguments with, and
+// autograd.cpp see Python.
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
+#include <cmath>
+#include <cstring>
+
 #include "checks.h"
 #include "cpu/isa.h"
+#include "cpu/parallel.h"
 #include "schemas.h"
+#include "short_arguments.h"
+#include "sinusoidal.h"
 
 TORCH_LIBRARY(posenc_ext, m) { posenc::define_ops(m); }
 
@@ -20,109 +26,23 @@ void differentiate(const std::string& name, pybind11::object function);  // auto
 namespace {
 
 namespace py = pybind11;
-using at::Tensor;
 using c10::SymInt;
-using OptionalTensor = std::optional<Tensor>;
 
-// ---- The short path: an eager call that needs the kernel and nothing else. ----
-//
-// posenc_ext.ops calls these first. They take the arguments as Python gave them and answer None for
-// whatever is not plain: a gradient, a transform, a mode, a subclass, a wrong type. The Python code
-// then goes the long way, which also words the errors. Both ways end in the same dispatcher op.
-
-bool modes_active() {
-  const auto& included = c10::impl::tls_local_dispatch_key_set().included_;
-  return included.has_any(c10::DispatchKeySet({c10::DispatchKey::Python,
-                                               c10::DispatchKey::FuncTorchDynamicLayerFrontMode,
-                                               c10::DispatchKey::Functionalize})) ||
-         at::impl::torch_function_mode_enabled();
+py::object wrap(Tensor t) {
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t)));
 }
-
-class PlainArguments {
- public:
-  explicit PlainArguments(bool plain) : plain_(plain) {}
-
-  const Tensor& tensor(py::handle object) {
-    static const Tensor none;
-    if (!THPVariable_CheckExact(object.ptr())) {
-      plain_ = false;
-      return none;
-    }
-    const Tensor& t = THPVariable_Unpack(object.ptr());
-    const bool derivative =
-        t.unsafeGetTensorImpl()->autograd_meta() != nullptr &&
-        ((t.requires_grad() && c10::GradMode::is_enabled()) || t._fw_grad(0).defined());
-    plain_ = plain_ && !derivative && !t.is_complex() && !t.is_neg() &&
-             t.key_set().has(c10::DispatchKey::Dense);
-    return t;
-  }
-
-  OptionalTensor optional_tensor(py::handle object) {
-    if (object.is_none()) return std::nullopt;
-    return tensor(object);
-  }
-
-  bool boolean(py::handle object) {
-    plain_ = plain_ && PyBool_Check(object.ptr());
-    return object.ptr() == Py_True;
-  }
-
-  c10::string_view string(py::handle object) {
-    Py_ssize_t size = 0;
-    const char* text =
-        PyUnicode_Check(object.ptr()) ? PyUnicode_AsUTF8AndSize(object.ptr(), &size) : nullptr;
-    if (text == nullptr) {
-      PyErr_Clear();
-      plain_ = false;
-      return {};
-    }
-    return {text, static_cast<size_t>(size)};
-  }
-
-  // An int, or a tensor of ints.
-  int64_t offset(py::handle object, OptionalTensor& offsets) {
-    if (!PyLong_CheckExact(object.ptr())) {
-      offsets = tensor(object);
-      return 0;
-    }
-    int overflow = 0;
-    const int64_t value = PyLong_AsLongLongAndOverflow(object.ptr(), &overflow);
-    plain_ = plain_ && overflow == 0;
-    return value;
-  }
-
-  bool plain() const { return plain_; }
-
- private:
-  bool plain_;
-};
-
-struct RopeArguments {
-  Tensor cos, sin;
-  OptionalTensor positions, offsets, cu_seqlens;
-  int64_t offset = 0;
-  c10::string_view layout;
-  bool interleaved = false, inverse = false, inplace = false;
-
-  RopeArguments(PlainArguments& read, py::handle cos_, py::handle sin_, py::handle layout_,
-                py::handle positions_, py::handle offset_, py::handle cu_seqlens_,
-                py::handle interleaved_, py::handle inverse_, py::handle inplace_)
-      : cos(read.tensor(cos_)),
-        sin(read.tensor(sin_)),
-        positions(read.optional_tensor(positions_)),
-        cu_seqlens(read.optional_tensor(cu_seqlens_)),
-        layout(read.string(layout_)),
-        interleaved(read.boolean(interleaved_)),
-        inverse(read.boolean(inverse_)),
-        inplace(read.boolean(inplace_)) {
-    offset = read.offset(offset_, offsets);
-  }
-};
 
 template <class Result, class... Lead>
 using RopeOp = Result(Lead..., const Tensor&, const Tensor&, const OptionalTensor&,
                       const OptionalTensor&, const OptionalTensor&, SymInt, c10::string_view, bool,
-                      bool);
+                      bool, bool);
+
+template <class Result>
+using CacheOp = Result(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                       const Tensor&, const Tensor&, const OptionalTensor&, const OptionalTensor&,
+                       const OptionalTensor&, SymInt, c10::string_view, bool, bool, bool,
+                       const OptionalTensor&, c10::string_view, SymInt, const OptionalTensor&,
+                       const OptionalTensor&);
 
 template <class Signature>
 c10::TypedOperatorHandle<Signature> find_op(const char* name) {
@@ -140,62 +60,142 @@ auto run(int64_t elements, const Call& call) {
 
 py::object rope(py::handle x_, py::handle cos, py::handle sin, py::handle layout,
                 py::handle positions, py::handle offset, py::handle cu_seqlens,
-                py::handle interleaved, py::handle inverse, py::handle inplace, py::handle out_) {
+                py::handle interleaved, py::handle inverse, py::handle inplace,
+                py::handle interleaved_out, py::handle out_) {
   static const auto op = find_op<RopeOp<Tensor, const Tensor&>>("posenc_ext::rope");
   static const auto op_ = find_op<RopeOp<void, const Tensor&>>("posenc_ext::rope_");
   PlainArguments read(!modes_active() && out_.is_none());
-  const Tensor& x = read.tensor(x_);
+  const Tensor& x = read.rotated(x_);
   const RopeArguments a(read, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
-                        inplace);
-  if (!read.plain()) return py::none();
+                        inplace, interleaved_out);
+  if (!read.plain() || (read.needs_graph() && a.inplace)) return py::none();
+  if (read.needs_graph()) {
+    Tensor result;
+    {
+      const py::gil_scoped_release no_gil;
+      result = rotate_with_graph(x, std::nullopt, a.graph_options()).first;
+    }
+    return wrap(std::move(result));
+  }
   if (a.inplace) {
     run(x.numel(), [&] {
       op_.call(x, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
-               a.interleaved, a.inverse);
+               a.interleaved, a.inverse, a.interleaved_out);
     });
     return py::reinterpret_borrow<py::object>(x_);
   }
   Tensor result = run(x.numel(), [&] {
     return op.call(x, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
-                   a.interleaved, a.inverse);
+                   a.interleaved, a.inverse, a.interleaved_out);
   });
-  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(result)));
+  return wrap(std::move(result));
 }
 
 py::object apply_rope(py::handle q_, py::handle k_, py::handle cos, py::handle sin,
                       py::handle layout, py::handle positions, py::handle offset,
                       py::handle cu_seqlens, py::handle interleaved, py::handle inverse,
-                      py::handle inplace) {
+                      py::handle inplace, py::handle interleaved_out) {
   using Pair = std::tuple<Tensor, Tensor>;
   static const auto op =
       find_op<RopeOp<Pair, const Tensor&, const Tensor&>>("posenc_ext::apply_rope");
   static const auto op_ =
       find_op<RopeOp<void, const Tensor&, const Tensor&>>("posenc_ext::apply_rope_");
   PlainArguments read(!modes_active());
-  const Tensor &q = read.tensor(q_), &k = read.tensor(k_);
+  const Tensor &q = read.rotated(q_), &k = read.rotated(k_);
   const RopeArguments a(read, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
-                        inplace);
-  if (!read.plain()) return py::none();
+                        inplace, interleaved_out);
+  if (!read.plain() || (read.needs_graph() && a.inplace)) return py::none();
+  if (read.needs_graph()) {
+    std::pair<Tensor, Tensor> rotated;
+    {
+      const py::gil_scoped_release no_gil;
+      rotated = rotate_with_graph(q, k, a.graph_options());
+    }
+    return py::make_tuple(wrap(std::move(rotated.first)), wrap(std::move(rotated.second)));
+  }
   const int64_t elements = q.numel() + k.numel();
   if (a.inplace) {
     run(elements, [&] {
       op_.call(q, k, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
-               a.interleaved, a.inverse);
+               a.interleaved, a.inverse, a.interleaved_out);
     });
     return py::make_tuple(q_, k_);
   }
   auto [q_out, k_out] = run(elements, [&] {
     return op.call(q, k, a.cos, a.sin, a.positions, a.offsets, a.cu_seqlens, a.offset, a.layout,
-                   a.interleaved, a.inverse);
+                   a.interleaved, a.inverse, a.interleaved_out);
   });
-  return py::make_tuple(py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(q_out))),
-                        py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(k_out))));
+  return py::make_tuple(wrap(std::move(q_out)), wrap(std::move(k_out)));
+}
+
+py::object apply_rope_cache(py::handle q_, py::handle k_, py::handle v_, py::handle k_cache,
+                            py::handle v_cache, py::handle cos, py::handle sin, py::handle layout,
+                            py::handle positions, py::handle offset, py::handle cu_seqlens,
+                            py::handle interleaved, py::handle inverse, py::handle inplace,
+                            py::handle interleaved_out, py::handle slots, py::handle cache_layout,
+                            py::handle window, py::handle k_scale, py::handle v_scale) {
+  static const auto op = find_op<CacheOp<Tensor>>("posenc_ext::apply_rope_cache");
+  static const auto op_ = find_op<CacheOp<void>>("posenc_ext::apply_rope_cache_");
+  PlainArguments read(!modes_active());
+  const Tensor &q = read.tensor(q_), &k = read.tensor(k_), &v = read.tensor(v_);
+  const RopeArguments a(read, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
+                        inplace, interleaved_out);
+  const CacheArguments c(read, k_cache, v_cache, slots, cache_layout, window, k_scale, v_scale);
+  if (!read.plain()) return py::none();
+  const auto call = [&](const auto& handle) {
+    return run(q.numel() + 2 * k.numel(), [&] {
+      return handle.call(q, k, v, c.k_cache, c.v_cache, a.cos, a.sin, a.positions, a.offsets,
+                         a.cu_seqlens, a.offset, a.layout, a.interleaved, a.inverse,
+                         a.interleaved_out, c.slots, c.layout, c.window, c.k_scale, c.v_scale);
+    });
+  };
+  if (a.inplace) {
+    call(op_);
+    return py::reinterpret_borrow<py::object>(q_);
+  }
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(call(op)));
+}
+
+py::object add_sinusoidal(py::handle x_, py::handle offset_, py::handle scale, py::handle base_,
+                          bool interleaved, bool cos_first, bool pad, double shift) {
+  using Op =
+      Tensor(const Tensor&, const Tensor&, const OptionalTensor&, SymInt, double, bool, bool);
+  static const auto op = find_op<Op>("posenc_ext::add_sinusoidal");
+  PlainArguments read(!modes_active() && PyFloat_CheckExact(scale.ptr()) &&
+                      PyFloat_CheckExact(base_.ptr()));
+  const Tensor& x = read.tensor(x_);
+  OptionalTensor offsets;
+  const int64_t offset = read.offset(offset_, offsets);
+  if (!read.plain() || !x.is_cpu() || x.dim() < 2) return py::none();
+  const double base = PyFloat_AS_DOUBLE(base_.ptr());
+  const int64_t dim = x.size(-1), count = pad ? dim / 2 : (dim + 1) / 2;
+  double denominator = (pad ? static_cast<double>(dim / 2) : static_cast<double>(dim) / 2) - shift;
+  if (count <= 1) denominator = 1;
+  if (!(base > 0 && std::isfinite(base) && denominator > 0)) return py::none();
+  Tensor result = run(x.numel(), [&] {
+    return op.call(x, kept_frequencies(count, base, denominator), offsets, offset,
+                   PyFloat_AS_DOUBLE(scale.ptr()), interleaved, cos_first);
+  });
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(result)));
 }
 
 // Would autograd allow to write into t a result that needs a gradient, through t or another input?
 // Raises as it would, before anything is written.
 void check_inplace(const Tensor& t, bool requires_grad) {
   torch::autograd::check_inplace(t, c10::GradMode::is_enabled() && requires_grad);
+}
+
+// Is `given` a plain tensor on the CPU with the values of `seen`, which is one and is contiguous?
+bool same_values(py::handle seen_, py::handle given_) {
+  PlainArguments read(!modes_active() &&
+                      !c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer));
+  const Tensor &seen = read.tensor(seen_), &given = read.tensor(given_);
+  if (!read.plain() || !given.is_cpu() || given.scalar_type() != seen.scalar_type() ||
+      given.sizes() != seen.sizes() || !given.is_contiguous()) {
+    return false;
+  }
+  return given.nbytes() == 0 ||
+         std::memcmp(seen.const_data_ptr(), given.const_data_ptr(), given.nbytes()) == 0;
 }
 
 const char* cpu_capability() {
@@ -244,8 +244,12 @@ PYBIND11_MODULE(_C, m) {
   m.doc() = "Native kernels of posenc_ext.";
   m.def("rope", torch::wrap_pybind_function(posenc::rope));
   m.def("apply_rope", torch::wrap_pybind_function(posenc::apply_rope));
+  m.def("apply_rope_cache", torch::wrap_pybind_function(posenc::apply_rope_cache));
+  m.def("add_sinusoidal", torch::wrap_pybind_function(posenc::add_sinusoidal));
   m.def("check_inplace", torch::wrap_pybind_function(posenc::check_inplace));
   m.def("differentiate", torch::wrap_pybind_function(posenc::differentiate));
+  m.def("same_values", posenc::same_values);
+  m.def("in_forked_child", posenc::in_forked_child);
   m.def("cpu_capability", posenc::cpu_capability, "ISA of the row kernels in use.");
   m.def("build_info", posenc::build_info, "What the module was compiled against.");
 }

@@ -78,6 +78,8 @@ template <class Int>
 RopeAxes check_norm_rope(const char* op, const NormInput& in, const NormOptions& norm,
                          const RopeOptions<Int>& options) {
   const RopeAxes axes = check_rope(op, in.x, options);
+  POSENC_CHECK_VALUE(options.interleaved_out == options.interleaved, op,
+                     "interleaved_out must equal interleaved, got ", options.interleaved_out);
   check_norm_options(op, norm);
   const bool all = norm.norm_dims == "all";
   check_norm_parameter<Int>(op, in.x, axes, in.weight_name, in.weight, all);

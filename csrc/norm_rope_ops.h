@@ -33,11 +33,11 @@ struct NormRopeOps {
   static Tensor norm_rope(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias,
                           const Tensor& cos, const Tensor& sin, const OptionalTensor& positions,
                           const OptionalTensor& offsets, const OptionalTensor& cu_seqlens,
-                          Int offset, Word layout, bool interleaved, bool inverse, double eps,
-                          double weight_offset, Word norm, Word norm_dims, Word order,
-                          Word rounding) {
+                          Int offset, Word layout, bool interleaved, bool inverse,
+                          bool interleaved_out, double eps, double weight_offset, Word norm,
+                          Word norm_dims, Word order, Word rounding) {
     const RopeOptions<Int> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                   offset, layout, interleaved, inverse};
+                                   offset, layout, interleaved, inverse, interleaved_out};
     const NormOptions rule{eps, weight_offset, norm, norm_dims, order, rounding};
     const NormInput in{{"x", x}, "weight", weight, "bias", bias};
     const RopeAxes axes = check_norm_rope("norm_rope", in, rule, options);
@@ -49,11 +49,11 @@ struct NormRopeOps {
   static void norm_rope_(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias,
                          const Tensor& cos, const Tensor& sin, const OptionalTensor& positions,
                          const OptionalTensor& offsets, const OptionalTensor& cu_seqlens,
-                         Int offset, Word layout, bool interleaved, bool inverse, double eps,
-                         double weight_offset, Word norm, Word norm_dims, Word order,
-                         Word rounding) {
+                         Int offset, Word layout, bool interleaved, bool inverse,
+                         bool interleaved_out, double eps, double weight_offset, Word norm,
+                         Word norm_dims, Word order, Word rounding) {
     const RopeOptions<Int> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                   offset, layout, interleaved, inverse};
+                                   offset, layout, interleaved, inverse, interleaved_out};
     const NormOptions rule{eps, weight_offset, norm, norm_dims, order, rounding};
     const NormInput in{{"x", x}, "weight", weight, "bias", bias};
     const RopeAxes axes = check_norm_rope("norm_rope", in, rule, options);
@@ -66,11 +66,11 @@ struct NormRopeOps {
                             const OptionalTensor& bias, const Tensor& cos, const Tensor& sin,
                             const OptionalTensor& positions, const OptionalTensor& offsets,
                             const OptionalTensor& cu_seqlens, Int offset, Word layout,
-                            bool interleaved, bool inverse, double eps, double weight_offset,
-                            Word norm, Word norm_dims, Word order, Word rounding,
-                            const Tensor& out) {
+                            bool interleaved, bool inverse, bool interleaved_out, double eps,
+                            double weight_offset, Word norm, Word norm_dims, Word order,
+                            Word rounding, const Tensor& out) {
     const RopeOptions<Int> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                   offset, layout, interleaved, inverse};
+                                   offset, layout, interleaved, inverse, interleaved_out};
     const NormOptions rule{eps, weight_offset, norm, norm_dims, order, rounding};
     const NormInput in{{"x", x}, "weight", weight, "bias", bias};
     const RopeAxes axes = check_norm_rope("norm_rope", in, rule, options);
@@ -86,10 +86,10 @@ struct NormRopeOps {
       const OptionalTensor& k_weight, const OptionalTensor& q_bias, const OptionalTensor& k_bias,
       const Tensor& cos, const Tensor& sin, const OptionalTensor& positions,
       const OptionalTensor& offsets, const OptionalTensor& cu_seqlens, Int offset, Word layout,
-      bool interleaved, bool inverse, double eps, double weight_offset, Word norm, Word norm_dims,
-      Word order, Word rounding) {
+      bool interleaved, bool inverse, bool interleaved_out, double eps, double weight_offset,
+      Word norm, Word norm_dims, Word order, Word rounding) {
     const RopeOptions<Int> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                   offset, layout, interleaved, inverse};
+                                   offset, layout, interleaved, inverse, interleaved_out};
     const NormOptions rule{eps, weight_offset, norm, norm_dims, order, rounding};
     const NormInput q_in{{"q", q}, "q_weight", q_weight, "q_bias", q_bias};
     const NormInput k_in{{"k", k}, "k_weight", k_weight, "k_bias", k_bias};
@@ -104,10 +104,11 @@ struct NormRopeOps {
                             const OptionalTensor& k_bias, const Tensor& cos, const Tensor& sin,
                             const OptionalTensor& positions, const OptionalTensor& offsets,
                             const OptionalTensor& cu_seqlens, Int offset, Word layout,
-                            bool interleaved, bool inverse, double eps, double weight_offset,
-                            Word norm, Word norm_dims, Word order, Word rounding) {
+                            bool interleaved, bool inverse, bool interleaved_out, double eps,
+                            double weight_offset, Word norm, Word norm_dims, Word order,
+                            Word rounding) {
     const RopeOptions<Int> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                   offset, layout, interleaved, inverse};
+                                   offset, layout, interleaved, inverse, interleaved_out};
     const NormOptions rule{eps, weight_offset, norm, norm_dims, order, rounding};
     const NormInput q_in{{"q", q}, "q_weight", q_weight, "q_bias", q_bias};
     const NormInput k_in{{"k", k}, "k_weight", k_weight, "k_bias", k_bias};
@@ -124,10 +125,10 @@ struct NormRopeOps {
       const Tensor& grad, const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias,
       bool parameters, const Tensor& cos, const Tensor& sin, const OptionalTensor& positions,
       const OptionalTensor& offsets, const OptionalTensor& cu_seqlens, Int offset, Word layout,
-      bool interleaved, bool inverse, double eps, double weight_offset, Word norm, Word norm_dims,
-      Word order, Word rounding) {
+      bool interleaved, bool inverse, bool interleaved_out, double eps, double weight_offset,
+      Word norm, Word norm_dims, Word order, Word rounding) {
     const RopeOptions<Int> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                   offset, layout, interleaved, inverse};
+                                   offset, layout, interleaved, inverse, interleaved_out};
     const NormOptions rule{eps, weight_offset, norm, norm_dims, order, rounding};
     const NormInput in{{"x", x}, "weight", weight, "bias", bias};
     const RopeAxes axes = check_norm_rope_grad("norm_rope_grad", grad, in, rule, options);

@@ -25,8 +25,9 @@ struct RopeOptions {
   const std::optional<at::Tensor>& cu_seqlens;  // [N + 1]
   Int offset;
   std::string_view layout;
-  bool interleaved;
+  bool interleaved;  // pairs of the input
   bool inverse;
+  bool interleaved_out;  // pairs of the output
 };
 
 // Where the axes of a layout stand; -1 for one that it does not have. The last axis is D.
@@ -72,7 +73,7 @@ void check_rope_table(const char* op, RopeInput x, const RopeOptions<Int>& optio
                      "cos must have shape [L, R/2] or [B, S, R/2], got ", size);
   const char* hint = size.back() <= dim
                          ? "; a full-width table repeats its columns: pass half of them, "
-                           "cos[..., :R/2] (cos[..., ::2] if interleaved)"
+                           "cos[..., :R // 2] (cos[..., ::2] if interleaved)"
                          : "";
   // Not size * 2 <= dim, which wraps for the 2^62 columns that an expanded table may have.
   POSENC_CHECK_VALUE(size.back() <= dim - size.back(), op, "cos must have shape [",

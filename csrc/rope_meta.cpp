@@ -25,18 +25,18 @@ void check_writable_meta(const char* op, const char* name, const Tensor& t) {
 
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, const OptionalTensor& positions,
             const OptionalTensor& offsets, const OptionalTensor& cu_seqlens, SymInt offset,
-            c10::string_view layout, bool interleaved, bool inverse) {
+            c10::string_view layout, bool interleaved, bool inverse, bool interleaved_out) {
   const RopeOptions<SymInt> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                    offset, layout, interleaved, inverse};
+                                    offset, layout, interleaved, inverse, interleaved_out};
   check_rope("rope", {"x", x}, options);
   return empty_output(x);
 }
 
 void rope_(const Tensor& x, const Tensor& cos, const Tensor& sin, const OptionalTensor& positions,
            const OptionalTensor& offsets, const OptionalTensor& cu_seqlens, SymInt offset,
-           c10::string_view layout, bool interleaved, bool inverse) {
+           c10::string_view layout, bool interleaved, bool inverse, bool interleaved_out) {
   const RopeOptions<SymInt> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                    offset, layout, interleaved, inverse};
+                                    offset, layout, interleaved, inverse, interleaved_out};
   check_rope("rope", {"x", x}, options);
   check_writable_meta("rope", "x", x);
 }
@@ -44,9 +44,9 @@ void rope_(const Tensor& x, const Tensor& cos, const Tensor& sin, const Optional
 void rope_out(const Tensor& x, const Tensor& cos, const Tensor& sin,
               const OptionalTensor& positions, const OptionalTensor& offsets,
               const OptionalTensor& cu_seqlens, SymInt offset, c10::string_view layout,
-              bool interleaved, bool inverse, const Tensor& out) {
+              bool interleaved, bool inverse, bool interleaved_out, const Tensor& out) {
   const RopeOptions<SymInt> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                    offset, layout, interleaved, inverse};
+                                    offset, layout, interleaved, inverse, interleaved_out};
   check_rope("rope", {"x", x}, options);
   check_rope_out<SymInt>("rope", x, out);
   check_writable_meta("rope", "out", out);
@@ -56,9 +56,10 @@ std::tuple<Tensor, Tensor> apply_rope(const Tensor& q, const Tensor& k, const Te
                                       const Tensor& sin, const OptionalTensor& positions,
                                       const OptionalTensor& offsets,
                                       const OptionalTensor& cu_seqlens, SymInt offset,
-                                      c10::string_view layout, bool interleaved, bool inverse) {
+                                      c10::string_view layout, bool interleaved, bool inverse,
+                                      bool interleaved_out) {
   const RopeOptions<SymInt> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                    offset, layout, interleaved, inverse};
+                                    offset, layout, interleaved, inverse, interleaved_out};
   check_apply_rope("apply_rope", q, k, options);
   return {empty_output(q), empty_output(k)};
 }
@@ -66,9 +67,9 @@ std::tuple<Tensor, Tensor> apply_rope(const Tensor& q, const Tensor& k, const Te
 void apply_rope_(const Tensor& q, const Tensor& k, const Tensor& cos, const Tensor& sin,
                  const OptionalTensor& positions, const OptionalTensor& offsets,
                  const OptionalTensor& cu_seqlens, SymInt offset, c10::string_view layout,
-                 bool interleaved, bool inverse) {
+                 bool interleaved, bool inverse, bool interleaved_out) {
   const RopeOptions<SymInt> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                    offset, layout, interleaved, inverse};
+                                    offset, layout, interleaved, inverse, interleaved_out};
   check_apply_rope("apply_rope", q, k, options);
   check_writable_meta("apply_rope", "q", q);
   check_writable_meta("apply_rope", "k", k);
@@ -78,10 +79,10 @@ std::tuple<Tensor, Tensor> rope_table_grad(const Tensor& grad, const Tensor& x, 
                                            const Tensor& sin, const OptionalTensor& positions,
                                            const OptionalTensor& offsets,
                                            const OptionalTensor& cu_seqlens, SymInt offset,
-                                           c10::string_view layout, bool interleaved,
-                                           bool inverse) {
+                                           c10::string_view layout, bool interleaved, bool inverse,
+                                           bool interleaved_out) {
   const RopeOptions<SymInt> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                    offset, layout, interleaved, inverse};
+                                    offset, layout, interleaved, inverse, interleaved_out};
   check_rope_table_grad("rope_table_grad", grad, x, options);
   return {at::empty_symint(cos.sym_sizes(), cos.options()),
           at::empty_symint(sin.sym_sizes(), sin.options())};

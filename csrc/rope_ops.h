@@ -38,7 +38,8 @@ inline void bump_version(const at::Tensor& t) {
 }
 
 // Device::rotate(op, x, operands, options) writes the results, x being one that has their dtype,
-// head dim and device; Device::prepare(out) is told of each fresh output.
+// head dim and device; Device::prepare(out) is told of each fresh output. Device::kReordersInPlace:
+// x may be `out` where the pairs of the two stand in different order.
 template <class Device>
 struct RopeOps {
   using Tensor = at::Tensor;
@@ -50,12 +51,24 @@ struct RopeOps {
     return out;
   }
 
+  // Where the result for `out` is written: a tensor of its own where it may not be.
+  static Tensor target(const Tensor& x, const Tensor& out, const RopeOptions<int64_t>& options) {
+    const bool reorders = options.interleaved != options.interleaved_out;
+    const bool apart = x.const_data_ptr() != out.const_data_ptr();
+    return Device::kReordersInPlace || !reorders || apart ? out : empty_output(out);
+  }
+
+  static void finish(const Tensor& out, const Tensor& written) {
+    if (!written.is_same(out)) out.copy_(written);
+    bump_version(out);
+  }
+
   static Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin,
                      const OptionalTensor& positions, const OptionalTensor& offsets,
                      const OptionalTensor& cu_seqlens, int64_t offset, c10::string_view layout,
-                     bool interleaved, bool inverse) {
+                     bool interleaved, bool inverse, bool interleaved_out) {
     const RopeOptions<int64_t> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                       offset, layout, interleaved, inverse};
+                                       offset, layout, interleaved, inverse, interleaved_out};
     const RopeAxes axes = check_rope("rope", {"x", x}, options);
     Tensor out = empty_output(x);
     Device::rotate("rope", x, rope_operand(x, out, axes), options);
@@ -65,31 +78,33 @@ struct RopeOps {
   static void rope_(const Tensor& x, const Tensor& cos, const Tensor& sin,
                     const OptionalTensor& positions, const OptionalTensor& offsets,
                     const OptionalTensor& cu_seqlens, int64_t offset, c10::string_view layout,
-                    bool interleaved, bool inverse) {
+                    bool interleaved, bool inverse, bool interleaved_out) {
     const RopeOptions<int64_t> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                       offset, layout, interleaved, inverse};
+                                       offset, layout, interleaved, inverse, interleaved_out};
     const RopeAxes axes = check_rope("rope", {"x", x}, options);
     check_writable("rope", "x", x);
     check_apart("rope", "x", x, "cos", cos);
     check_apart("rope", "x", x, "sin", sin);
-    Device::rotate("rope", x, rope_operand(x, x, axes), options);
-    bump_version(x);
+    const Tensor written = target(x, x, options);
+    Device::rotate("rope", x, rope_operand(x, written, axes), options);
+    finish(x, written);
   }
 
   static void rope_out(const Tensor& x, const Tensor& cos, const Tensor& sin,
                        const OptionalTensor& positions, const OptionalTensor& offsets,
                        const OptionalTensor& cu_seqlens, int64_t offset, c10::string_view layout,
-                       bool interleaved, bool inverse, const Tensor& out) {
+                       bool interleaved, bool inverse, bool interleaved_out, const Tensor& out) {
     const RopeOptions<int64_t> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                       offset, layout, interleaved, inverse};
+                                       offset, layout, interleaved, inverse, interleaved_out};
     const RopeAxes axes = check_rope("rope", {"x", x}, options);
     check_rope_out<int64_t>("rope", x, out);
     check_writable("rope", "out", out);
     if (!same_memory(x, out)) check_apart("rope", "out", out, "x", x);
     check_apart("rope", "out", out, "cos", cos);
     check_apart("rope", "out", out, "sin", sin);
-    Device::rotate("rope", x, rope_operand(x, out, axes), options);
-    bump_version(out);
+    const Tensor written = target(x, out, options);
+    Device::rotate("rope", x, rope_operand(x, written, axes), options);
+    finish(out, written);
   }
 
   static std::tuple<Tensor, Tensor> apply_rope(const Tensor& q, const Tensor& k, const Tensor& cos,
@@ -97,9 +112,9 @@ struct RopeOps {
                                                const OptionalTensor& offsets,
                                                const OptionalTensor& cu_seqlens, int64_t offset,
                                                c10::string_view layout, bool interleaved,
-                                               bool inverse) {
+                                               bool inverse, bool interleaved_out) {
     const RopeOptions<int64_t> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                       offset, layout, interleaved, inverse};
+                                       offset, layout, interleaved, inverse, interleaved_out};
     const RopeAxes axes = check_apply_rope("apply_rope", q, k, options);
     Tensor q_out = empty_output(q), k_out = empty_output(k);
     Device::rotate("apply_rope", q, {rope_operand(q, q_out, axes), rope_operand(k, k_out, axes)},
@@ -110,9 +125,9 @@ struct RopeOps {
   static void apply_rope_(const Tensor& q, const Tensor& k, const Tensor& cos, const Tensor& sin,
                           const OptionalTensor& positions, const OptionalTensor& offsets,
                           const OptionalTensor& cu_seqlens, int64_t offset, c10::string_view layout,
-                          bool interleaved, bool inverse) {
+                          bool interleaved, bool inverse, bool interleaved_out) {
     const RopeOptions<int64_t> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                       offset, layout, interleaved, inverse};
+                                       offset, layout, interleaved, inverse, interleaved_out};
     const RopeAxes axes = check_apply_rope("apply_rope", q, k, options);
     for (const auto& [name, t] : {std::pair<const char*, const Tensor&>{"q", q}, {"k", k}}) {
       check_writable("apply_rope", name, t);
@@ -120,9 +135,11 @@ struct RopeOps {
       check_apart("apply_rope", name, t, "sin", sin);
     }
     check_apart("apply_rope", "q", q, "k", k);
-    Device::rotate("apply_rope", q, {rope_operand(q, q, axes), rope_operand(k, k, axes)}, options);
-    bump_version(q);
-    bump_version(k);
+    const Tensor q_out = target(q, q, options), k_out = target(k, k, options);
+    Device::rotate("apply_rope", q, {rope_operand(q, q_out, axes), rope_operand(k, k_out, axes)},
+                   options);
+    finish(q, q_out);
+    finish(k, k_out);
   }
 
   static void add_to(torch::Library& m) {

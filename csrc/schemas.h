@@ -10,7 +10,10 @@ namespace posenc {
 #define ROPE_OPTIONS                                                                        \
   "Tensor cos, Tensor sin, Tensor? positions, Tensor? offsets, Tensor? cu_seqlens, SymInt " \
   "offset, "                                                                                \
-  "str layout, bool interleaved, bool inverse"
+  "str layout, bool interleaved, bool inverse, bool interleaved_out"
+
+#define CACHE_OPTIONS \
+  "Tensor? slots, str cache_layout, SymInt window, Tensor? k_scale, Tensor? v_scale"
 
 // Those that the norm_rope ops take after them.
 #define NORM_OPTIONS \
@@ -22,6 +25,10 @@ constexpr const char* kSchemas[] = {
     "rope_out(Tensor x, " ROPE_OPTIONS ", *, Tensor(a!) out) -> ()",
     "apply_rope(Tensor q, Tensor k, " ROPE_OPTIONS ") -> (Tensor, Tensor)",
     "apply_rope_(Tensor(a!) q, Tensor(b!) k, " ROPE_OPTIONS ") -> ()",
+    "apply_rope_cache(Tensor q, Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) "
+    "v_cache, " ROPE_OPTIONS ", " CACHE_OPTIONS ") -> Tensor",
+    "apply_rope_cache_(Tensor(a!) q, Tensor k, Tensor v, Tensor(b!) k_cache, Tensor(c!) "
+    "v_cache, " ROPE_OPTIONS ", " CACHE_OPTIONS ") -> ()",
     // Gradients of cos and sin.
     "rope_table_grad(Tensor grad, Tensor x, " ROPE_OPTIONS ") -> (Tensor, Tensor)",
     "norm_rope(Tensor x, Tensor? weight, Tensor? bias, " ROPE_OPTIONS ", " NORM_OPTIONS

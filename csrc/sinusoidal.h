@@ -131,4 +131,7 @@ inline const std::vector<double>& first_frequencies(int64_t count, double base,
   return last.values;
 }
 
+// Those as a tensor on the CPU, of which each thread keeps the last. In cpu/sinusoidal.cpp.
+const at::Tensor& kept_frequencies(int64_t count, double base, double denominator);
+
 }  // namespace posenc

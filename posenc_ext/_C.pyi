@@ -17,6 +17,7 @@ def rope(
     interleaved: Any,
     inverse: Any,
     inplace: Any,
+    interleaved_out: Any,
     out: Any,
     /,
 ) -> Tensor | None: ...
@@ -32,11 +33,52 @@ def apply_rope(
     interleaved: Any,
     inverse: Any,
     inplace: Any,
+    interleaved_out: Any,
     /,
 ) -> tuple[Tensor, Tensor] | None: ...
+def apply_rope_cache(
+    q: Any,
+    k: Any,
+    v: Any,
+    k_cache: Any,
+    v_cache: Any,
+    cos: Any,
+    sin: Any,
+    layout: Any,
+    positions: Any,
+    offset: Any,
+    cu_seqlens: Any,
+    interleaved: Any,
+    inverse: Any,
+    inplace: Any,
+    interleaved_out: Any,
+    slots: Any,
+    cache_layout: Any,
+    window: Any,
+    k_scale: Any,
+    v_scale: Any,
+    /,
+) -> Tensor | None: ...
+def add_sinusoidal(
+    x: Any,
+    offset: Any,
+    scale: Any,
+    base: Any,
+    interleaved: bool,
+    cos_first: bool,
+    pad: bool,
+    shift: float,
+    /,
+) -> Tensor | None: ...
 
 # Raises what autograd would raise for a write into this tensor, of a result that requires grad.
 def check_inplace(tensor: Tensor, requires_grad: bool, /) -> None: ...
+
+# Is `given` a plain tensor on the CPU with the dtype, shape and values of `seen`, a dense one?
+def same_values(seen: Tensor, given: Tensor, /) -> bool: ...
+
+# This process was made by fork(), without an exec since.
+def in_forked_child() -> bool: ...
 
 # Calls of this op through the dispatcher that need a derivative go to the function.
 def differentiate(name: str, function: Callable[..., Any], /) -> None: ...

@@ -1,13 +1,19 @@
 """Position encodings for transformer models: native kernels for CPU and CUDA, with autograd."""
 
+from types import FunctionType
+
+import torch
+
 from . import _native
 from ._version import __version__
-from .axial import axial_frequencies, axial_positions, axial_rope_table
+from .axial import AxialTable, axial_frequencies, axial_positions, axial_rope_table
 from .distributed import context_parallel_positions
+from .formulas.table import decompositions
 from .frequencies import RopeFrequencies
 from .nn.alibi import ALiBiAttention
 from .nn.bert import BertRelativeAttention
 from .nn.deberta import DebertaDisentangledAttention
+from .nn.kv_cache import KVCache
 from .nn.learned import LearnedPositionalEncoding
 from .nn.relative import RelativePositionalEmbedding, RelativeSelfAttention
 from .nn.roberta import RobertaEmbeddings
@@ -45,6 +51,7 @@ from .ops.relative_index import (
     t5_relative_index,
 )
 from .ops.rope import apply_rope, rope
+from .ops.rope_cache import apply_rope_cache
 from .ops.rope_frequencies import rope_frequencies
 from .ops.rope_table import rope_table
 from .ops.sinusoidal import add_sinusoidal, sinusoidal_table
@@ -53,8 +60,10 @@ from .xpos import XPosTable, xpos_table, xpos_zeta
 
 __all__ = [
     "ALiBiAttention",
+    "AxialTable",
     "BertRelativeAttention",
     "DebertaDisentangledAttention",
+    "KVCache",
     "LearnedPositionalEncoding",
     "RelativePositionalEmbedding",
     "RelativeSelfAttention",
@@ -75,6 +84,7 @@ __all__ = [
     "alibi_slopes",
     "alibi_softmax",
     "apply_rope",
+    "apply_rope_cache",
     "attention_mask_positions",
     "axial_frequencies",
     "axial_positions",
@@ -84,6 +94,7 @@ __all__ = [
     "context_parallel_positions",
     "deberta_relative_index",
     "deberta_relative_position_bucket",
+    "decompositions",
     "half_to_interleaved",
     "interleaved_to_half",
     "mrope_axes",
@@ -108,4 +119,18 @@ __all__ = [
     "xpos_zeta",
 ]
 
-del _native
+for _name in __all__:
+    # torch.fx.symbolic_trace keeps a call of a function as one node. (For one that was imported by
+    # name, `torch.fx.wrap` in the importing module says so.)
+    if isinstance(globals()[_name], FunctionType):
+        torch.fx.wrap(_name)
+
+# What help() shows first.
+_lines = {name: (globals()[name].__doc__ or "").partition("\n\n")[0] for name in __all__}
+__doc__ = f"{__doc__}\n\n" + "\n".join(
+    f"{name:<33}{' '.join(line.split())}"
+    for name, line in _lines.items()
+    if not isinstance(globals()[name], str)
+)
+
+del _lines, _name, _native

@@ -36,16 +36,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m posenc_ext", description=__doc__)
+    top.add_argument("--version", action="version", version=f"posenc_ext {posenc_ext.__version__}")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("info", help="what is installed").set_defaults(run=info)
     commands.add_parser("check", help="every op beside its formula, in seconds").set_defaults(
         run=check
     )
     commands.add_parser("bench", help="speed beside a copy of the same bytes; in the source tree")
-    pictures = commands.add_parser("plot", help="a picture of an encoding").add_subparsers(
-        required=True, metavar="PICTURE"
-    )
+    plots = commands.add_parser("plot", help="a picture of an encoding")
+    pictures = plots.add_subparsers(metavar="PICTURE")
     add_pictures(pictures)
+    plots.set_defaults(run=lambda _: plots.error(f"PICTURE must be {', '.join(pictures.choices)}"))
     return top
 
 
@@ -85,7 +86,9 @@ def add_rope(picture: argparse.ArgumentParser) -> None:
     picture.add_argument("--base", type=float, action="append", help="may be given several times")
     picture.add_argument("--factor", type=float, help="of the rules (8)")
     picture.add_argument("--length", type=float, help="original length, of the rules (4096)")
-    picture.add_argument("--config", metavar="FILE", help="config.json of a Hugging Face model")
+    picture.add_argument(
+        "--config", metavar="PATH", help="a Hugging Face model's config.json, or its folder"
+    )
     picture.add_argument("--layer-type", help="layers of the config, such as full_attention")
     picture.add_argument("--seq-len", type=int, help="for a rule of the config that depends on it")
 
@@ -192,10 +195,13 @@ def config_curves(options: argparse.Namespace) -> tuple[dict[str, RopeFrequencie
         raise ValueError("--dim, --base, --factor and --length do not go with --config")
     if getattr(options, "rules", False):
         raise ValueError("--rules does not go with --config, which has its own")
+    path = Path(options.config)
+    if path.is_dir():  # that of a model
+        path = path / "config.json"
     try:
-        config = json.loads(Path(options.config).read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as problem:
-        raise ValueError(f"{options.config} must be JSON: {problem}") from problem
+        raise ValueError(f"{path} must be JSON: {problem}") from problem
     # Which channels make a pair does not show in these pictures, so a new model_type will do.
     keys = config.get("text_config", config) if isinstance(config, dict) else {}
     rotary = any(key.startswith(("rope", "rotary")) for key in keys)

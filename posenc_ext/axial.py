@@ -12,9 +12,9 @@ Half of the frequencies turn with one coordinate of a patch, half with the other
     dinov3     h, w   base ** (-4i / D)          2 pi, from -1 to 1      half         100
     pixel      h, w   pi * linspace(1, base/2)   linspace(-1, 1)         interleaved  10
 
-"pairs" says which `interleaved` to pass to :func:`apply_rope`. "qwen2_vl" is also Qwen2.5-VL,
-Qwen3-VL and GLM-4V. Llama 4 has a class token after the patches: ``after=1``. In "pixel"
-(rotary-embedding-torch) `base` is its ``max_freq``.
+"pairs" is the `interleaved` of the result, to pass on to :func:`apply_rope`. "qwen2_vl" is also
+Qwen2.5-VL, Qwen3-VL and GLM-4V. Llama 4 has a class token after the patches: ``after=1``. In
+"pixel" (rotary-embedding-torch) `base` is its ``max_freq``.
 """
 
 from __future__ import annotations
@@ -27,23 +27,40 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .arguments import LARGEST, at_least, check_precision, error, integer, number
+from .kept import constant
 from .ops.rope_frequencies import rope_frequencies
 from .ops.rope_table import rope_table
+from .types import AxialNormalize, AxialVariant, Precision
+
+
+class AxialTable(NamedTuple):
+    """The table of a grid, and which channels it rotates together.
+
+    >>> import posenc_ext
+    >>> cos, sin, interleaved = posenc_ext.axial_rope_table(2, 3, 8, "llama4")
+    >>> interleaved
+    True
+    """
+
+    cos: Tensor
+    sin: Tensor
+    interleaved: bool
 
 
 class _Variant(NamedTuple):
     base: float
     width_first: bool = False
+    interleaved: bool = False
 
 
-VARIANTS = {
+VARIANTS: dict[AxialVariant, _Variant] = {
     "qwen2_vl": _Variant(10000.0),
     "pixtral": _Variant(10000.0),
-    "llama4": _Variant(10000.0, width_first=True),
-    "sam2": _Variant(10000.0, width_first=True),
-    "eva02": _Variant(10000.0),
+    "llama4": _Variant(10000.0, width_first=True, interleaved=True),
+    "sam2": _Variant(10000.0, width_first=True, interleaved=True),
+    "eva02": _Variant(10000.0, interleaved=True),
     "dinov3": _Variant(100.0),
-    "pixel": _Variant(10.0),
+    "pixel": _Variant(10.0, interleaved=True),
 }
 
 
@@ -51,24 +68,26 @@ def axial_rope_table(
     height: int,
     width: int,
     dim: int,
-    variant: str = "qwen2_vl",
+    variant: AxialVariant = "qwen2_vl",
     *,
     base: float | None = None,
     merge_size: int = 1,
     trained_size: int = 16,
-    normalize: str = "separate",
+    normalize: AxialNormalize = "separate",
     before: int = 0,
     after: int = 0,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
-    precision: str = "exact",
-) -> tuple[Tensor, Tensor]:
+    precision: Precision = "exact",
+) -> AxialTable:
     """cos and sin for each patch of a grid.
 
     >>> import torch, posenc_ext
-    >>> cos, sin = posenc_ext.axial_rope_table(24, 32, 80, "qwen2_vl", merge_size=2)
+    >>> table = posenc_ext.axial_rope_table(24, 32, 80, "qwen2_vl", merge_size=2)
     >>> q, k = torch.randn(2, 24 * 32, 16, 80).unbind(0)
-    >>> q, k = posenc_ext.apply_rope(q, k, cos, sin, layout="shd")
+    >>> q, k = posenc_ext.apply_rope(
+    ...     q, k, table.cos, table.sin, interleaved=table.interleaved, layout="shd"
+    ... )
 
     Args:
         height, width: of the grid, in patches.
@@ -81,7 +100,8 @@ def axial_rope_table(
         dtype, device, precision: as for :func:`rope_table`.
 
     Returns:
-        ``[before + height*width + after, D/2]`` each.
+        ``AxialTable(cos, sin, interleaved)``: ``[before + height*width + after, D/2]`` each, and
+        how the variant pairs channels, for :func:`apply_rope`.
 
     Raises:
         TypeError, ValueError: a wrong type, an unknown variant, a size that does not fit.
@@ -92,16 +112,21 @@ def axial_rope_table(
         height, width, variant, merge_size=merge_size, trained_size=trained_size,
         normalize=normalize, device=device,
     )  # fmt: skip
-    inv_freq = axial_frequencies(dim, variant, base=base, precision=precision)
+    checked = _check_frequencies("axial_frequencies", dim, variant, base, precision)
+    inv_freq = constant(_frequencies, positions.device, *checked)
     sections = [dim // 4, dim // 4]
     cos, sin = rope_table(positions, inv_freq, sections=sections, dtype=dtype, precision=precision)
-    if not any(rows):
-        return cos, sin
-    return F.pad(cos, (0, 0, *rows), value=1.0), F.pad(sin, (0, 0, *rows))
+    if any(rows):
+        cos, sin = F.pad(cos, (0, 0, *rows), value=1.0), F.pad(sin, (0, 0, *rows))
+    return AxialTable(cos, sin, VARIANTS[variant].interleaved)
 
 
 def axial_frequencies(
-    dim: int, variant: str = "qwen2_vl", *, base: float | None = None, precision: str = "exact"
+    dim: int,
+    variant: AxialVariant = "qwen2_vl",
+    *,
+    base: float | None = None,
+    precision: Precision = "exact",
 ) -> Tensor:
     """``[D/2]``: D/4 frequencies of the first axis, then D/4 of the second; float64 or float32.
 
@@ -113,7 +138,13 @@ def axial_frequencies(
     :func:`axial_positions` in ``rope_table(positions, inv_freq, sections=[D/4, D/4])``, for example
     to train them or to move the positions at random.
     """
-    op = "axial_frequencies"
+    checked = _check_frequencies("axial_frequencies", dim, variant, base, precision)
+    return _frequencies(torch.device("cpu"), *checked)
+
+
+def _check_frequencies(
+    op: str, dim: int, variant: AxialVariant, base: float | None, precision: Precision
+) -> tuple[int, AxialVariant, float, Precision]:
     rule = _variant(op, variant)
     check_precision(op, precision)
     dim = integer(op, "dim", dim)
@@ -122,25 +153,31 @@ def axial_frequencies(
     base = rule.base if base is None else number(op, "base", base)
     if base <= 0:
         raise error(ValueError, op, f"base must be positive, got {base}")
+    return dim, variant, base, precision
+
+
+def _frequencies(
+    device: torch.device, dim: int, variant: AxialVariant, base: float, precision: Precision
+) -> Tensor:
     if variant == "pixtral":
         both = rope_frequencies(dim, base, precision=precision).inv_freq
-        return torch.cat([both[0::2], both[1::2]])
+        return torch.cat([both[0::2], both[1::2]]).to(device)
     if variant == "pixel":
         dtype = torch.float64 if precision == "exact" else torch.float32
         one = torch.linspace(1.0, base / 2, dim // 4, dtype=dtype, device="cpu") * math.pi
     else:
         one = rope_frequencies(dim // 2, base, precision=precision).inv_freq
-    return torch.cat([one, one])
+    return torch.cat([one, one]).to(device)
 
 
 def axial_positions(
     height: int,
     width: int,
-    variant: str = "qwen2_vl",
+    variant: AxialVariant = "qwen2_vl",
     *,
     merge_size: int = 1,
     trained_size: int = 16,
-    normalize: str = "separate",
+    normalize: AxialNormalize = "separate",
     device: torch.device | str | None = None,
 ) -> Tensor:
     """``[2, height*width]``: the coordinates of each patch, row after row of the grid.
@@ -206,7 +243,7 @@ def axial_positions(
     return blocks.transpose(2, 3).reshape(2, -1)
 
 
-def _variant(op: str, variant: str) -> _Variant:
+def _variant(op: str, variant: AxialVariant) -> _Variant:
     if variant not in list(VARIANTS):
         raise error(ValueError, op, f"variant must be one of {list(VARIANTS)}, got {variant!r}")
     return VARIANTS[variant]

@@ -6,19 +6,20 @@ Nothing here imports torch.distributed before a DTensor turns up.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, get_args
 
 import torch
 from torch import Tensor
 
 from .arguments import error, integer
+from .types import ContextMode
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
     from .ops.rope_options import RopeOptions
 
-MODES = ("contiguous", "zigzag", "striped")
+MODES = get_args(ContextMode)
 
 
 def context_parallel_positions(
@@ -26,7 +27,7 @@ def context_parallel_positions(
     rank: int,
     world_size: int,
     *,
-    mode: str = "contiguous",
+    mode: ContextMode = "contiguous",
     device: torch.device | str | None = None,
 ) -> Tensor:
     """The positions of the tokens that a rank holds when the sequence is split over ranks.

@@ -13,6 +13,7 @@ from torch import Tensor
 from .arguments import error, number
 
 OP = "rope_frequencies"
+DEFAULT_BASE = 10000.0
 # Fields of rules by what they hold, where that is not a positive number.
 LISTS = {"short_factor", "long_factor"}
 MAY_BE_0 = {"attention_factor", "mscale", "mscale_all_dim", "partial_rotary_factor"}

@@ -20,7 +20,7 @@ def _norm_axes(options: tuple[Any, ...]) -> tuple[str, list[Names], str]:
     """Of the options from cos on: as _rope_axes, with the options of the norm among the rest."""
     cos, _, positions, offsets, cu_seqlens, _, layout, *_ = options
     names, rest, axes = _rope_axes(cos, positions, offsets, cu_seqlens, layout)
-    if options[12] == "all":
+    if options[13] == "all":
         axes = axes.replace("h", "")
     return names, [*rest, *(None,) * 6], axes
 

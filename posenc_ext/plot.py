@@ -27,6 +27,7 @@ from .ops.rope_frequencies import rope_frequencies
 from .ops.rope_table import rope_table
 from .ops.sinusoidal import sinusoidal_table
 from .scaling import NTK, Linear, Llama3, NTKByParts, PartNTK, YaRN
+from .types import SinusoidConvention
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,7 +115,7 @@ def sinusoidal(
     dim: int = 128,
     *,
     base: float = 10000.0,
-    convention: str = "interleaved",
+    convention: SinusoidConvention = "interleaved",
 ) -> Figure:
     """A heat map of :func:`posenc_ext.sinusoidal_table`: a row for each position."""
     size = _positive("sinusoidal", "positions", positions)

@@ -7,7 +7,8 @@ whose other keys are its fields; both give the same result.
     rope_type         rule          source
     "default"         (none)        Su et al., https://arxiv.org/abs/2104.09864
     "linear"          Linear        position interpolation, https://arxiv.org/abs/2306.15595
-    "ntk"             NTK           NTK-aware scaling (bloc97)
+    "ntk_aware"       NTK           NTK-aware scaling (bloc97): a larger base
+    "ntk_mixed"       NTKMixed      https://kexue.fm/archives/9706; what vLLM calls "ntk"
     "dynamic"         DynamicNTK    the same, growing with the sequence (emozilla)
     "ntk_by_parts"    NTKByParts    https://arxiv.org/abs/2309.00071, section 3.2
     "part_ntk"        PartNTK       its predecessor in jquesnelle/yarn
@@ -16,7 +17,9 @@ whose other keys are its fields; both give the same result.
     "llama3"          Llama3        Llama 3.1
     "proportional"    Proportional  Gemma 4
 
-"mrope" is "default". Any dict may have ``rope_theta`` (the base) and ``partial_rotary_factor``; a
+"mrope" is "default", and "ntk" is "ntk_aware" (vLLM means another rule by it; in a config it is
+refused). "dynamic" with a key ``alpha`` is "ntk_aware" by that factor, whatever the length, as in
+Hunyuan's models. Any dict may have ``rope_theta`` (the base) and ``partial_rotary_factor``; a
 missing ``original_max_position_embeddings`` is ``max_position_embeddings``, if that is there.
 
 >>> from posenc_ext import rope_frequencies
@@ -55,6 +58,24 @@ class NTK(Rule):
 
     def __call__(self, at: Request) -> RopeFrequencies:
         return RopeFrequencies(at.unscaled(at.ntk_base(self.factor)), 1.0)
+
+
+@dataclass(frozen=True)
+class NTKMixed(Rule):
+    """A base times `factor`, and all frequencies divided by ``factor^(2/R)``, which divides the
+    lowest by `factor`. With `mixed_b` frequency i is divided by ``factor^((2(i + 1)/R)^mixed_b)``
+    instead: the more, the lower it is."""
+
+    factor: float
+    mixed_b: float | None = None
+
+    def __call__(self, at: Request) -> RopeFrequencies:
+        if self.mixed_b is None:
+            theta = at.unscaled(at.base * self.factor)
+            return RopeFrequencies(theta / self.factor ** (2 / at.dim), 1.0)
+        i = torch.arange(1, at.dim // 2 + 1, dtype=at.dtype, device="cpu")
+        growth = math.log(self.factor) / (at.dim / 2) ** self.mixed_b * i**self.mixed_b
+        return RopeFrequencies(at.unscaled() / growth.exp(), 1.0)
 
 
 @dataclass(frozen=True)
@@ -222,14 +243,17 @@ class Llama3(Rule):
 
     def __call__(self, at: Request) -> RopeFrequencies:
         low, high = self.low_freq_factor, self.high_freq_factor
-        if high <= low:
-            raise value_error(f"high_freq_factor must be more than {low} (low), got {high}")
+        if high < low:
+            raise value_error(f"high_freq_factor must be at least {low} (low), got {high}")
         original, theta = self.original_max_position_embeddings, at.unscaled()
         wavelength = 2 * math.pi / theta
+        scaled = torch.where(wavelength > original / low, theta / self.factor, theta)
+        if high == low:  # nothing is between
+            return RopeFrequencies(scaled, 1.0)
         smooth = (original / wavelength - low) / (high - low)
         blended = (1 - smooth) * theta / self.factor + smooth * theta
-        scaled = torch.where(wavelength > original / low, theta / self.factor, blended)
-        return RopeFrequencies(torch.where(wavelength < original / high, theta, scaled), 1.0)
+        between = (wavelength >= original / high) & (wavelength <= original / low)
+        return RopeFrequencies(torch.where(between, blended, scaled), 1.0)
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def _rope_axes(
         starts = "b" if offsets.ndim == 1 and "b" in x else "1"[: offsets.ndim]
     bounds: Names = None if cu_seqlens is None else "1"
     axes = "bh" + ("s" if rows is not None or cos.ndim == 3 else "")
-    rest: list[Names] = [table, table, rows, starts, bounds, None, None, None, None]
+    rest: list[Names] = [table, table, rows, starts, bounds, *[None] * 5]
     return x, rest, "".join(axis for axis in axes if axis in x)
 
 
@@ -160,6 +160,37 @@ def rope_table_grad(_grad: Any, x: Any, cos: Any, _sin: Any, *options: Any) -> l
     names, rest, axes = _rope_axes(cos, positions, offsets, cu_seqlens, layout)
     tables = [name for name in rest[:2] if name is not None]
     return _rules(tables, [names, names, *rest], axes, sums=True, linear=[0, 1])
+
+
+@_rules_of(_ops.apply_rope_cache)
+def apply_rope_cache(*arguments: Any) -> list[Rule]:
+    """As the five tensors are placed, alike: DTensor would move a cache and write into the copy."""
+    q, k, v, k_cache, v_cache, cos, _sin, positions, offsets, cu_seqlens, _, layout = arguments[:12]
+    slots, cache_layout, _window, k_scale, v_scale = arguments[15:]
+    names, rest, _axes = _rope_axes(cos, positions, offsets, cu_seqlens, layout)
+    cache = cache_layout if slots is None else cache_layout.replace("n", "z")
+    scales: list[Names] = [None if t is None else "h"[: t.ndim] for t in (k_scale, v_scale)]
+    places: Names = None if slots is None else "zz"[: slots.ndim]
+    inputs = [names, names, names, cache, cache, *rest, places, None, None, *scales]
+    axes = [axis for axis in "bh" if axis in names and axis in cache]
+    rules = {
+        tuple(inputs[:5]): rule for rule in _rules([names], inputs, axes) for inputs in rule[1:]
+    }
+    written = (q, k, v, k_cache, v_cache)
+    given = set(zip(*(t.placements for t in written), strict=True))
+    if not given <= set(rules):
+        raise error(
+            ValueError,
+            "apply_rope_cache",
+            "q, k, v and the caches must be sharded alike, along heads or (in a contiguous cache) "
+            f"batch, got {', '.join(str(t.placements) for t in written)}",
+        )
+    return [rules[placements] for placements in given]
+
+
+@_rules_of(_ops.apply_rope_cache_)
+def apply_rope_cache_(*arguments: Any) -> list[Rule]:
+    return [([], inputs) for _, inputs in apply_rope_cache(*arguments)]
 
 
 # ---- tables ----

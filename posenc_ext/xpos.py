@@ -11,7 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import check_dtype, error, integer, number
+from .arguments import check_dtype, error, integer, known, number
+from .kept import constant
 from .ops.rope_options import check_tensors
 from .ops.rope_table import rope_table
 
@@ -51,6 +52,10 @@ def xpos_zeta(dim: int, *, gamma: float = 0.4) -> Tensor:
         raise error(ValueError, op, f"gamma must be positive, got {gamma}")
     i = torch.arange(0, dim, 2, dtype=torch.float64, device="cpu")
     return (i / dim + gamma) / (1 + gamma)
+
+
+def _log_zeta(device: torch.device, dim: int) -> Tensor:
+    return xpos_zeta(dim).to(device).log()
 
 
 def xpos_table(
@@ -118,9 +123,11 @@ def xpos_table(
                 raise error(ValueError, op, text)
     decay = 0.0
     if zeta is None:
-        zeta = xpos_zeta(2 * inv_freq.shape[-1])
+        log_zeta = constant(_log_zeta, cos.device, 2 * inv_freq.shape[-1])
         decay = math.log(3.5)
-    elif not isinstance(zeta, Tensor) or zeta.shape != inv_freq.shape:
+    elif isinstance(zeta, Tensor) and zeta.shape == inv_freq.shape:
+        log_zeta = zeta.to(cos.device, torch.float64).log()
+    else:
         got = list(zeta.shape) if isinstance(zeta, Tensor) else type(zeta).__name__
         raise error(ValueError, op, f"zeta must have shape {list(inv_freq.shape)}, got {got}")
     limit = _LARGEST.get(dtype, _LARGEST_FLOAT32)
@@ -133,7 +140,7 @@ def xpos_table(
         if centre is None:
             centre = positions // 2
             longest = int(2 * base * limit / decay) if decay else positions
-            if positions > longest:
+            if known(positions) and positions > longest:
                 raise error(
                     ValueError,
                     op,
@@ -154,6 +161,6 @@ def xpos_table(
     else:
         centre = number(op, "centre", centre)
     powers = ((where.double() - centre) / base).unsqueeze(-1)
-    log_scale = powers * zeta.to(cos.device, torch.float64).log()
+    log_scale = powers * log_zeta
     up, down = log_scale.clamp(max=limit).exp(), (-log_scale).clamp(max=limit).exp()
     return XPosTable(*((table * s).to(dtype) for s in (up, down) for table in (cos, sin)))

@@ -4,7 +4,9 @@ import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import sys
+import types
 
 import pytest
 import torch
@@ -14,31 +16,62 @@ import posenc_ext
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGE = pathlib.Path(posenc_ext.__file__).resolve().parent
 CUDA = torch.cuda.is_available() and bool(posenc_ext._C.build_info()["cuda"])
-# Tests that run no row kernel whose instruction set matters. CI runs the suite under several
-# instruction sets and builds; under all but one it sets POSENC_TESTS=again, which leaves these out.
+# CI runs the suite under several instruction sets and builds. In all runs but one POSENC_TESTS
+# names what is left out, so that each fact is tested once:
+#   again    tests that neither another build of the module nor another torch can change;
+#   kernels  besides, tests that no row kernel can change: of errors, transforms, compilation and
+#            modules, and those that start a process for each instruction set themselves.
 ONCE = (
     "test_attention_memory",
     "test_attention_modules",
     "test_attention_transformers",
     "test_build_backend",
     "test_compat",
+    "test_config",
     "test_context_parallel",
     "test_distributed",
     "test_examples",
     "test_export",
+    "test_formulas",
     "test_fuzz",
     "test_interrupts",
     "test_known_failures",
+    "test_onnx",
     "test_package_known",
     "test_plot",
     "test_position_ids",
     "test_pytorch_table",
     "test_rope_frequencies_hf",
     "test_rotary_configs",
+    "test_rotary_published",
     "test_rotary_transformers",
     "test_systems",
     "test_threads",
+    "test_transformers_table",
 )
+NO_KERNELS = (
+    "test_alibi_attention",
+    "test_alibi_errors",
+    "test_alibi_ops",
+    "test_attention",
+    "test_build",
+    "test_learned",
+    "test_main",
+    "test_package",
+    "test_permute",
+    "test_pytorch_life",
+    "test_relative_index",
+    "test_roberta",
+    "test_rope_errors",
+    "test_rope_frequencies",
+    "test_rope_ops",
+    "test_rotary",
+    "test_sinusoidal_errors",
+    "test_sinusoidal_ops",
+    "test_transforms",
+    "test_vmap",
+)
+LEFT_OUT = {None: (), "all": (), "again": ONCE, "kernels": ONCE + NO_KERNELS}
 FAIL_WITHOUT_CUDA = os.environ.get("FAIL_WITHOUT_CUDA", "0") not in ("", "0")
 
 
@@ -59,8 +92,12 @@ def installed_elsewhere():
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "cuda: needs a GPU and a build with CUDA")
-    # What torch's own forward-mode decompositions and dynamo do to themselves.
-    for message in (".torch.jit.script. is deprecated", ".*Function.* should not be instantiated"):
+    # What torch's own forward-mode decompositions, dynamo and export do to themselves.
+    for message in (
+        ".torch.jit.script. is deprecated",
+        ".*Function.* should not be instantiated",
+        ".isinstance.treespec, LeafSpec.. is deprecated",
+    ):
         for kind in ("DeprecationWarning", "FutureWarning"):
             config.addinivalue_line("filterwarnings", f"ignore:{message}:{kind}")
     other = installed_elsewhere()
@@ -82,12 +119,14 @@ def pytest_report_header():
 
 
 def pytest_collection_modifyitems(config, items):
-    if os.environ.get("POSENC_TESTS") != "again":
+    names = LEFT_OUT[os.environ.get("POSENC_TESTS")]
+    if not names:
         return
     kept, left_out = [], []
-    for item in items:  # the bit tests start a process under each instruction set themselves
-        once = item.path.name.startswith(ONCE) or "instruction_sets" in item.name
-        (left_out if once else kept).append(item)
+    for item in items:
+        # Of the code around the rows, or of a process for each instruction set.
+        around = re.search("instruction_sets|memory|compile", item.name)
+        (left_out if around or item.path.name.startswith(names) else kept).append(item)
     config.hook.pytest_deselected(items=left_out)
     items[:] = kept
 
@@ -118,3 +157,23 @@ def device(request):
 @pytest.fixture(scope="session")
 def golden():
     return json.loads((ROOT / "tests" / "golden.json").read_text())
+
+
+@pytest.fixture
+def module():
+    """A module of modeling code to patch."""
+    from posenc_ext.compat.transformers import unpatch
+
+    module = types.ModuleType("modeling_mine")
+    yield module
+    unpatch(module)
+
+
+@pytest.fixture
+def turns(monkeypatch):
+    """A list that grows with each rotation by ours."""
+    from posenc_ext.compat import hf_rotations
+
+    made, rotate = [], hf_rotations.rotate
+    monkeypatch.setattr(hf_rotations, "rotate", lambda *args: (made.append(args), rotate(*args))[1])
+    return made

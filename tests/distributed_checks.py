@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from dtensor_cache_cases import CASES
 from dtensor_cases import ops, random
-from dtensor_checks import CASES, check, distribute
+from dtensor_checks import check, distribute
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_module
 from torch.distributed.tensor.debug import CommDebugMode
@@ -97,7 +98,8 @@ def what_has_no_rule_is_redistributed() -> None:
             assert comm.get_total_counts() > 0
             assert torch.equal(given.full_tensor(), call(t))
     # An op knows no positions but those it is given: it must not take a shard for the beginning.
-    tail, tables = (None, None, None, 1, "bshd", False, False), (shard(cos, None), shard(sin, None))
+    tail = (None, None, None, 1, "bshd", False, False, False)
+    tables = (shard(cos, None), shard(sin, None))
     given = ops.rope(shard(q, 1), *tables, *tail)
     assert torch.equal(given.full_tensor(), posenc_ext.rope(q, cos, sin, offset=1))
     table_grads = ops.rope_table_grad(shard(q, 1), shard(q, 1), *tables, *tail)
@@ -145,6 +147,14 @@ def refusals() -> None:
         RuntimeError,
         "posenc_ext.apply_rope: q and k must be sharded alike",
         lambda: posenc_ext.apply_rope(shard(q, 0), shard(k, None), cos, sin, inplace=True),
+    )
+    caches = [torch.zeros(2, 8, k.shape[2], 8) for _ in "kv"]
+    refuses(
+        RuntimeError,
+        "posenc_ext.apply_rope_cache: q, k, v and the caches must be sharded alike",
+        lambda: posenc_ext.apply_rope_cache(
+            *(shard(t, 2) for t in (q, k, k)), *(shard(t, None) for t in caches), cos, sin
+        ),
     )
     refuses(
         RuntimeError,

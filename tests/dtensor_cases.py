@@ -47,7 +47,7 @@ each_positions = torch.stack([(positions + i) % 11 for i in range(B)])
 starts = torch.arange(B) % 3
 bounds = torch.tensor([0, 2, 2, S])
 x, q, k = random(B, S, H, D), random(B, S, H, D), random(B, S, K, D)
-tail = (False, False)
+tail = (False, False, False)
 scores, slopes, batch_slopes = random(B, H, S, S + 2), random(H).abs(), random(B, H).abs()
 keys = torch.stack([torch.arange(S + 2).sub(i).clamp(min=0) for i in range(B)])
 mask = keys > 0
@@ -201,8 +201,8 @@ def sinusoidal_cases() -> list[Case]:
 
 
 def add_sinusoidal_cases() -> list[Case]:
-    def call(x: Any, offset: Any = 3) -> Any:
-        return posenc_ext.add_sinusoidal(x, offset=offset, scale=1.5)
+    def call(x: Any, **where: Any) -> Any:
+        return posenc_ext.add_sinusoidal(x, scale=1.5, **where or {"offset": 3})
 
     x3, x2 = random(B, S, 9), random(S, 9)
     cases = [
@@ -210,9 +210,10 @@ def add_sinusoidal_cases() -> list[Case]:
         Case(call, {"x": x3.bfloat16()}, *along({"x": "bsd"}, "bs", ("bsd",)), ("x",)),
         Case(call, {"x": x2}, *along({"x": "sd"}, "s", ("sd",)), ("x",)),
     ]
-    names = {"x": "bsd", "offset": "b"}
-    tensors = {"x": x3, "offset": starts}
-    return [*cases, Case(call, tensors, *along(names, "bs", ("bsd",)), ("x",))]
+    for names, where in (("b", {"offset": starts}), ("bs", {"positions": each_positions})):
+        ways = along({"x": "bsd", **dict.fromkeys(where, names)}, "bs", ("bsd",))
+        cases.append(Case(call, {"x": x3, **where}, *ways, ("x",)))
+    return cases
 
 
 def frequency_cases() -> list[Case]:
@@ -260,6 +261,7 @@ CASES: dict[str, list[Case]] = {
         *rope_cases(
             posenc_ext.rope, {"x": x.transpose(1, 2)}, "bhsd", "bsh", layout="bhsd", inverse=True
         ),
+        *rope_cases(posenc_ext.rope, {"x": x}, "bshd", "bsh", interleaved_out=True)[-2:],
         *packed_cases(),
     ],
     "rope_": rope_cases(inplace(posenc_ext.rope, "x"), {"x": x}, "bshd", "bsh"),

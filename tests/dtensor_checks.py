@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from dtensor_cases import CASES as ROPE_CASES
+from dtensor_cache_cases import CASES
 from dtensor_cases import Case
-from dtensor_norm_cases import NORM_CASES
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import (
     DTensor,
@@ -23,7 +22,6 @@ from torch.distributed.tensor import (
 )
 from torch.distributed.tensor.debug import CommDebugMode
 
-CASES = ROPE_CASES | NORM_CASES
 EXACT = {"x", "q", "k", "scores"}  # their gradients are not summed over what is sharded
 
 

@@ -17,10 +17,11 @@ COS, SIN = table(8)
 SCORES = uniform((2, 4, 5, 7))
 ROPE = {
     "cos": COS, "sin": SIN, "layout": "bshd", "positions": None, "offset": 0, "cu_seqlens": None,
-    "interleaved": False, "inverse": False, "inplace": False,
+    "interleaved": False, "interleaved_out": True, "inverse": False, "inplace": False,
 }  # fmt: skip
 SLOPES = posenc_ext.alibi_slopes(4)
 INV_FREQ = posenc_ext.rope_frequencies(16).inv_freq
+PLACES = {**LENGTHS, "offset": None}
 INDEX = torch.arange(11) % 7
 DISTANCES = torch.arange(-20, 20)
 
@@ -37,6 +38,14 @@ FUNCTIONS = {
     "qk_norm_rope": {
         "q": Q, "k": K, "q_weight": WEIGHT, "k_weight": None, "q_bias": WEIGHT, "k_bias": None,
         **ROPE, **NORM,
+    },
+    "apply_rope_cache": {
+        "q": Q, "k": K, "v": K, "k_cache": uniform((2, 64, *K.shape[2:])),
+        "v_cache": uniform((2, 64, *K.shape[2:])), **ROPE, "slots": None, "cache_layout": "blhd",
+        "window": 7, "k_scale": None, "v_scale": None,
+    },
+    "KVCache": {
+        "batch": 2, "length": 8, "heads": 2, "dim": 4, "value_dim": 3, "dtype": torch.float32,
     },
     "rope_frequencies": {
         "dim": 16, "base": 10000.0, "scaling": RULE, "seq_len": 64, "layer_type": None,
@@ -81,7 +90,7 @@ FUNCTIONS = {
         "downscale_freq_shift": 1.0, "scale": 1.0, "max_period": 10000.0, "dtype": torch.float32,
     },
     "add_sinusoidal": {
-        "x": uniform((2, 5, 8)), "offset": 0, "scale": 1.0, "base": 10000.0,
+        "x": uniform((2, 5, 8)), "offset": 0, "positions": None, "scale": 1.0, "base": 10000.0,
         "convention": "interleaved",
     },
     "alibi_slopes": {"num_heads": 4, "max_bias": 8.0, "dtype": torch.float32},
@@ -106,10 +115,10 @@ FUNCTIONS = {
     "rel_shift": {"x": uniform((2, 3, 5, 9)), "k_len": 5, "start": 4},
     "relative_gather": {"x": uniform((2, 5, 7)), "index": INDEX, "k_len": 7},
     "relative_scatter": {"y": uniform((2, 5, 7)), "index": INDEX, "size": 7},
-    "bert_relative_index": {**LENGTHS, "max_position_embeddings": 9},
-    "clipped_relative_index": {**LENGTHS, "left": 3, "right": None},
-    "deberta_relative_index": {**LENGTHS, "max_relative_positions": 16, "position_buckets": 8},
-    "t5_relative_index": {**LENGTHS, "bidirectional": True, "num_buckets": 8, "max_distance": 16},
+    "bert_relative_index": {**PLACES, "max_position_embeddings": 9},
+    "clipped_relative_index": {**PLACES, "left": 3, "right": None},
+    "deberta_relative_index": {**PLACES, "max_relative_positions": 16, "position_buckets": 8},
+    "t5_relative_index": {**PLACES, "bidirectional": True, "num_buckets": 8, "max_distance": 16},
     "deberta_relative_position_bucket": {
         "relative_position": DISTANCES, "bucket_size": 8, "max_position": 16,
     },
@@ -125,6 +134,7 @@ RULES = {
     "Linear": {"factor": 4.0},
     "NTK": {"factor": 4.0},
     "DynamicNTK": FACTOR,
+    "NTKMixed": {"factor": 4.0, "mixed_b": 0.6},
     "NTKByParts": {**FACTOR, "alpha": 1.0, "beta": 32.0},
     "PartNTK": {**FACTOR, "beta_0": 1.25, "beta_1": 0.75, "gamma_0": 16.0, "gamma_1": 2.0},
     "YaRN": {
@@ -185,6 +195,7 @@ BORROWED = {
 LEFT_TO_TORCH = {"device"}
 NOT_TRIED = {
     "RopeFrequencies": "a tuple of what it is given",
+    "AxialTable": "a tuple of what it is given",
     "XPosTable": "a tuple of what it is given",
     "compat.transformers.Swap": "a tuple of what it is given",
 }

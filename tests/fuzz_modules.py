@@ -21,8 +21,11 @@ CONFIG = {"model_type": "llama", "head_dim": 16, "rope_theta": 500000.0}
 # Arguments of the class, and of its methods.
 MODULES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
     "ALiBiAttention": (
-        {**SIZES, **FLAGS, "max_bias": 8.0, "learn_slopes": False, "query_block": None},
-        {"forward": {"x": X, "key_padding_mask": None, "past": PAST, "use_cache": False}},
+        {
+            **SIZES, "num_kv_heads": None, **FLAGS, "max_bias": 8.0, "learn_slopes": False,
+            "query_block": None,
+        },
+        {"forward": {"x": X, **MASKS, "past": PAST, "use_cache": False}},
     ),
     "BertRelativeAttention": (
         {**SIZES, "max_positions": 9, "form": "relative_key", **FLAGS, "out_proj": True},
@@ -65,14 +68,15 @@ MODULES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
             **SIZES, "num_kv_heads": 4, "rotary": True, "rotate_values": False, "qk_norm": "rms",
             **FLAGS,
         },
-        {"forward": {"x": X, **MASKS, "past": PAST, "use_cache": False, "offset": None}},
+        {"forward": {"x": X, **MASKS, "past": PAST, "use_cache": False, "offset": None,
+                     "positions": None, "cu_seqlens": None}},
     ),
     "RotaryPositionalEmbedding": (
         ROTARY,
         {
             "forward": {
                 "q": Q, "k": K, "positions": None, "offset": 0, "cu_seqlens": None,
-                "seq_len": None, "inverse": False, "inplace": False,
+                "seq_len": None, "layout": None, "inverse": False, "inplace": False,
             },
             "from_config": {
                 "config": CONFIG, "layer_type": None, "interleaved": None, "layout": "bshd",
@@ -88,11 +92,11 @@ MODULES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
             "d_model": 16, "max_len": 20, "dropout": 0.0, "scale": 1.0, "base": 10000.0,
             "convention": "interleaved", "batch_first": True, "padding_idx": None,
         },
-        {"forward": {"x": X, "offset": 0, "tokens": None}},
+        {"forward": {"x": X, "offset": 0, "positions": None, "tokens": None}},
     ),
     "T5RelativePositionBias": (
         {"num_heads": 4, "num_buckets": 8, "max_distance": 16, "bidirectional": True},
-        {"forward": LENGTHS},
+        {"forward": {**LENGTHS, "offset": None}},
     ),
     "TransformerXLAttention": (
         {

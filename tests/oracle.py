@@ -64,6 +64,7 @@ def rope(
     offset=0,
     cu_seqlens=None,
     interleaved=False,
+    interleaved_out=None,
     inverse=False,
 ):
     """u' = u c - v s, v' = v c + u s for every pair; channels beyond the pairs stay."""
@@ -71,13 +72,15 @@ def rope(
         cos, sin, interleaved = cos.real, cos.imag, True
     y = np.array(x)
     u, v = pair_channels(cos.shape[-1], interleaved)
+    out = interleaved if interleaved_out is None else interleaved_out
+    u_out, v_out = pair_channels(cos.shape[-1], out)
     for index in np.ndindex(*x.shape[:-1]):
         where = dict(zip(layout[:-1], index, strict=True))
         token = where["t"] if "t" in where else where["s"]
         row = table_row(where.get("b", 0), token, cos, positions, offset, cu_seqlens)
         c, s = cos[row], -sin[row] if inverse else sin[row]
-        y[(*index, u)] = x[(*index, u)] * c - x[(*index, v)] * s
-        y[(*index, v)] = x[(*index, v)] * c + x[(*index, u)] * s
+        y[(*index, u_out)] = x[(*index, u)] * c - x[(*index, v)] * s
+        y[(*index, v_out)] = x[(*index, v)] * c + x[(*index, u)] * s
     return y
 
 
@@ -96,6 +99,7 @@ def rope_table_grad(
     offset=0,
     cu_seqlens=None,
     interleaved=False,
+    interleaved_out=None,
     inverse=False,
 ):
     """dc = sum(g_u u + g_v v), ds = sum(g_v u - g_u v) over everything that read the row."""
@@ -103,11 +107,18 @@ def rope_table_grad(
         cos, sin, interleaved = cos.real, cos.imag, True
     dcos, dsin = np.zeros(cos.shape), np.zeros(sin.shape)
     u, v = pair_channels(cos.shape[-1], interleaved)
+    out = interleaved if interleaved_out is None else interleaved_out
+    u_out, v_out = pair_channels(cos.shape[-1], out)
     for index in np.ndindex(*x.shape[:-1]):
         where = dict(zip(layout[:-1], index, strict=True))
         token = where["t"] if "t" in where else where["s"]
         row = table_row(where.get("b", 0), token, cos, positions, offset, cu_seqlens)
-        gu, gv, xu, xv = grad[(*index, u)], grad[(*index, v)], x[(*index, u)], x[(*index, v)]
+        gu, gv, xu, xv = (
+            grad[(*index, u_out)],
+            grad[(*index, v_out)],
+            x[(*index, u)],
+            x[(*index, v)],
+        )
         dcos[row] += gu * xu + gv * xv
         dsin[row] += (gv * xu - gu * xv) * (-1 if inverse else 1)
     return dcos, dsin

@@ -152,3 +152,17 @@ def rotary_attention(x, p, count, kv_count, offset, width, interleaved, rotate_v
     scores = q @ np.swapaxes(k[:, shared], 2, 3) / math.sqrt(q.shape[3])
     weights = softmax(scores, keep)
     return linear(p, "o_proj", merged(weights @ v[:, shared])), weights
+
+
+def alibi_attention(x, p, count, kv_count, slopes, seen, added=0.0):
+    """The output, and the weights; `seen` is [B, S, S], `added` broadcasts to [B, H, S, S]."""
+    width = x.shape[-1]
+    dim = width // count
+    kv = kv_count * dim
+    q, k, v = np.split(linear(p, "qkv", x), [width, width + kv], -1)
+    q, k, v = heads(q, count), heads(k, kv_count), heads(v, kv_count)
+    k, v = (np.repeat(t, count // kv_count, 1) for t in (k, v))
+    i = np.arange(x.shape[1])
+    bias = -np.asarray(slopes, np.float64)[:, None, None] * np.abs(i[:, None] - i)
+    weights = softmax(q @ np.swapaxes(k, 2, 3) / dim**0.5 + bias + added, seen)
+    return linear(p, "out", merged(weights @ v)), weights

@@ -12,6 +12,7 @@ import sys
 import warnings
 
 import dtensor_checks
+import onnx_run
 import torch
 from table_cases import CASES
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -113,6 +114,36 @@ def packages():
     return dict(zip(CASES, zip(results, right, strict=True), strict=True))
 
 
+def onnx_results(dtype):
+    """torch.onnx.export writes all ops as one model; as of packages(), for lengths 3, 6 and 11."""
+    functions = [
+        case.function if case.module is None else copy.deepcopy(case.module).to(dtype).eval()
+        for case in CASES.values()
+    ]
+
+    def given(length):
+        each = []
+        for name, case in CASES.items():
+            own = torch.float32 if name == "rope_table" else dtype  # frequencies are never half
+            each.append([t.to(own) for t in inputs_of(case, length)])
+        return tuple(each)
+
+    module = onnx_run.Calls(functions).eval()
+    shapes = (onnx_run.length_dims(given(3), given(6)),)
+    _, run = onnx_run.exported(module, given(3), shapes)
+    found = []
+    for length in (3, 6, 11):
+        tensors = given(length)
+        right, flat = module(*tensors), iter(run(*tensors))
+        found.append(
+            {
+                name: ([next(flat) for _ in each], each)
+                for name, each in zip(CASES, right, strict=True)
+            }
+        )
+    return found
+
+
 def vmapped(case):
     samples = [inputs_of(case) for _ in range(3)]
     samples[1:] = [
@@ -193,6 +224,7 @@ COLUMNS = {
     "compile, dynamic": compiled_dynamic,
     "export": exported,
     "AOTInductor": None,  # by packages()
+    "ONNX": None,  # by onnx_results()
     "vmap": vmapped,
     "jvp": pushed,
     "autocast": autocast,

@@ -179,6 +179,20 @@ def test_fixed_slopes_are_not_cast_nor_saved():
     assert_bits(module.to_empty(device="cpu").slopes, right)
 
 
+def test_a_cast_of_all_buffers_leaves_fixed_slopes_alone():
+    """As FSDP's buffer_dtype does it."""
+    module = posenc_ext.ALiBiAttention(36, 6)
+    before = module.slopes.clone()
+    for buffer in module.buffers():
+        buffer.data = buffer.data.bfloat16()
+    assert module.slopes.dtype == torch.float32
+    assert_bits(module.slopes, before)
+    assert "slopes" not in dict(module.named_buffers()) | module.state_dict()
+    module.slopes = before.to("meta")  # as if it were elsewhere
+    module(torch.randn(1, 3, 36))
+    assert_bits(module.slopes, before)
+
+
 def test_moved_in_inference_mode_then_trained():
     module = posenc_ext.ALiBiAttention(D_MODEL, HEADS, dtype=F64)
     with torch.inference_mode():

@@ -72,7 +72,7 @@ def toolkit(tmp_path, monkeypatch):
         "#!/bin/sh\ncase $1 in\n"
         f"--dryrun) echo '#$ _SPACE_= ' >&2; echo '#$ TOP={home}/bin/..' >&2;;\n"
         "--version) echo 'Cuda compilation tools, release 13.0, V13.0.88';;\n"
-        "--list-gpu-arch) echo compute_75; echo compute_90; echo compute_90a;;\nesac\n"
+        "--list-gpu-arch) for a in 75 80 86 90 90a; do echo compute_$a; done;;\nesac\n"
     )
     (tmp_path / "bin/nvcc").write_text(f'#!/bin/sh\nexec {home}/bin/nvcc "$@"\n')
     for nvcc in (home / "bin/nvcc", tmp_path / "bin/nvcc"):
@@ -93,7 +93,7 @@ def test_cuda_home_wins_over_path(build, toolkit, monkeypatch, tmp_path):
 
 
 def test_archs_are_those_the_toolkit_knows(build, toolkit):
-    assert build["choose_archs"](toolkit) == "7.5;9.0+PTX"
+    assert build["choose_archs"](toolkit) == "7.5+PTX;8.0+PTX;8.6;9.0+PTX"
 
 
 def test_cuda_is_used_when_all_is_there(build, toolkit, monkeypatch):

@@ -7,8 +7,8 @@ from rope_cases import table, uniform
 from posenc_ext.compat import flash_attn, llama, transformers, vllm
 
 COS, SIN = table(8)
-WIDE = uniform((1, 5, 16))
-WIDE_ROWS = uniform((9, 16))
+WIDE = uniform((1, 5, 8)).repeat(1, 1, 2)
+WIDE_ROWS = uniform((9, 8)).repeat(1, 2)
 TOKENS = torch.arange(5)
 
 

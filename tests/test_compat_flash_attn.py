@@ -103,6 +103,40 @@ def test_gradients_through_a_packed_projection():
     assert_bits(leaf.grad, right)
 
 
+@pytest.mark.parametrize("offset", [torch.tensor([0, -3]), torch.tensor([-9, 7]), -2])
+def test_tokens_at_negative_positions_stay(offset):
+    x = uniform((2, 5, 3, 16))
+    offsets = offset if isinstance(offset, torch.Tensor) else torch.tensor([offset] * 2)
+    positions = offsets[:, None] + torch.arange(5)
+    right = expected("rope", x, COS, SIN, positions=positions.clamp(min=0))
+    right[positions < 0] = x[positions < 0].double().numpy()
+    assert_close(apply_rotary_emb(x, COS, SIN, seqlen_offsets=offset), right)
+    assert_close(apply_rotary_emb(x, COS, SIN, seqlen_offsets=offset), right)
+    for tables in ((COS, SIN), (COS, SIN, COS.clone(), SIN.clone())):
+        qkv = torch.stack([x, x, x], 2)
+        apply_rotary_emb_qkv_(qkv, *tables, seqlen_offsets=offset)
+        assert_close(qkv[:, :, 0], right)
+        assert_close(qkv[:, :, 1], right)
+        assert_bits(qkv[:, :, 2], x)
+
+
+def test_packed_tokens_at_negative_positions_stay():
+    x, offset = uniform((11, 3, 16)), torch.tensor([-2, 0, 1])
+    y = apply_rotary_emb(x, COS, SIN, seqlen_offsets=offset, cu_seqlens=CU, max_seqlen=7)
+    assert_bits(y[:2], x[:2])
+    assert_close(y[2:4], expected("rope", x[None, 2:4], COS, SIN)[0])
+    assert_close(y[4:], expected("rope", x[None, 4:], COS, SIN, offset=1)[0])
+
+
+def test_a_table_that_changed_gets_a_new_front():
+    x, cos, sin = uniform((2, 5, 3, 16)), COS.clone(), SIN.clone()
+    offset = torch.tensor([0, -3])
+    apply_rotary_emb(x, cos, sin, seqlen_offsets=offset)
+    cos *= 2
+    y = apply_rotary_emb(x, cos, sin, seqlen_offsets=offset)
+    assert_bits(y[0], rope(x[:1], cos, sin)[0])
+
+
 X, QKV, KV = uniform((2, 5, 3, 16)), uniform((2, 5, 3, 4, 16)), uniform((2, 5, 2, 4, 16))
 
 

@@ -169,8 +169,8 @@ def test_tables_of_eva02(timm_rotary, dim, grid):
     right = timm_rotary.build_rotary_pos_embed(
         list(grid), dim=dim, in_pixels=False, ref_feat_shape=[16, 16]
     )
-    exact = axial_rope_table(*grid, dim, "eva02")
-    single = axial_rope_table(*grid, dim, "eva02", precision="float32")
+    exact = axial_rope_table(*grid, dim, "eva02")[:2]
+    single = axial_rope_table(*grid, dim, "eva02", precision="float32")[:2]
     for theirs, mine, best in zip(right, reversed(single), reversed(exact), strict=True):
         assert_bits(mine, theirs[:, ::2].contiguous())
         torch.testing.assert_close(mine, best, rtol=0, atol=4e-6)

@@ -110,7 +110,7 @@ def test_a_graph_replays_with_new_positions():
     with torch.cuda.graph(graph):
         captured = posenc_ext.apply_rope(q, k, cos, sin, positions=positions)
         grads = torch.ops.posenc_ext.rope_table_grad(
-            q, q, cos, sin, positions, None, None, 0, "bshd", False, False
+            q, q, cos, sin, positions, None, None, 0, "bshd", False, False, False
         )
     for shift in (1, 7):
         positions.add_(shift)
@@ -121,7 +121,7 @@ def test_a_graph_replays_with_new_positions():
         ):
             assert_bits(a, r)
         again = torch.ops.posenc_ext.rope_table_grad(
-            q, q, cos, sin, positions, None, None, 0, "bshd", False, False
+            q, q, cos, sin, positions, None, None, 0, "bshd", False, False, False
         )
         for a, r in zip(grads, again, strict=True):
             assert_bits(a, r)

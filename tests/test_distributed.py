@@ -23,7 +23,7 @@ if not dist.is_available():
     pytest.skip("torch without torch.distributed", allow_module_level=True)
 
 from distributed_models import CHECKS  # noqa: E402
-from dtensor_checks import CASES  # noqa: E402
+from dtensor_cache_cases import CASES  # noqa: E402
 
 TESTS = pathlib.Path(__file__).resolve().parent
 LIMIT = 300  # seconds; ranks that hang are ended

@@ -114,3 +114,15 @@ def test_a_stopped_run_goes_on_where_it_stopped(run):
     other = compare(folder, "--steps", "3", "--resume")
     assert other.returncode == 2
     assert "other settings" in other.stderr
+
+
+def test_generating_notices_other_bytes(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setenv("OMP_WAIT_POLICY", os.environ.get("OMP_WAIT_POLICY", "passive"))
+    example = importlib.import_module("generate")
+    model, prompt = example.Model(), torch.arange(6).view(2, 3)
+    with torch.no_grad():
+        assert example.compare(model, prompt, 3, 1).shape == (2, 6)
+    monkeypatch.setitem(example.WAYS, "cat", lambda model, prompt, count: prompt)
+    with pytest.raises(SystemExit, match="cat gives other bytes"), torch.no_grad():
+        example.compare(model, prompt, 2, 1)

@@ -161,6 +161,8 @@ ELSEWHERE = {
     "test_fuzz_results.py": "rope add_alibi alibi_softmax add_sinusoidal relative_gather "
     "relative_scatter",
     "test_norm_rope.py": "norm_rope qk_norm_rope",
+    "test_rope_cache.py": "apply_rope_cache",
+    "test_kv_cache.py": "KVCache",
     "test_multi_axis.py": "mrope_axes mrope_position_ids axial_rope_table axial_frequencies "
     "axial_positions",
     "test_xpos.py": "xpos_table xpos_zeta",

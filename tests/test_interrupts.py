@@ -18,7 +18,7 @@ from test_threads import run_together, with_gradients
 
 import posenc_ext
 from posenc_ext import RotaryPositionalEmbedding
-from posenc_ext.compat import transformers
+from posenc_ext.compat import hf_probes, transformers
 from posenc_ext.compat.transformers import patch, unpatch
 
 PACKAGE = str(Path(posenc_ext.__file__).parent)
@@ -126,7 +126,7 @@ def test_growth_of_a_table_that_other_threads_grow_too():
 torch.manual_seed(0)
 ATTENTION = posenc_ext.ALiBiAttention(16, 2)
 SCORES, SLOPES, INDEX = uniform((1, 2, 5, 7)), posenc_ext.alibi_slopes(2), torch.arange(11) % 7
-ROWS = (None, None, None, 0, "bshd", False, False)
+ROWS = (None, None, None, 0, "bshd", False, False, False)
 DIFFERENTIATED = {
     "apply_rope": (lambda x, c, s: posenc_ext.apply_rope(x, x[:, :3], c, s)[1], LONG, COS, SIN),
     "rope in place": (lambda x: posenc_ext.rope(2 * x, COS, SIN, inplace=True), LONG),
@@ -185,7 +185,8 @@ def theirs_interleaved(q, k, cos, sin, unsqueeze_dim=1):
 
 @pytest.mark.parametrize("then", ["unpatch", "patch first"])
 @pytest.mark.parametrize("case", ["patch", "patch again", "unpatch"])
-def test_patching_never_loses_the_original(case, then):
+def test_patching_never_loses_the_original(case, then, monkeypatch):
+    monkeypatch.setattr(hf_probes, "recognize", functools.cache(hf_probes.recognize))
     originals = {"apply_rotary_pos_emb": theirs, "apply_rotary_emb": theirs_interleaved}
     module = types.ModuleType("modeling_interrupted")
     vars(module).update(originals)

@@ -182,7 +182,7 @@ def test_plot_reads_a_config(picture, tmp_path, monkeypatch):
         (["decay", "--config", "absent.json"], "No such file"),
         (["decay", "--config", "config.json", "--dim", "8"], "do not go with --config"),
         (["decay", "--config", "broken.json"], "broken.json must be JSON: Expecting"),
-        (["decay", "--config", "gpt2.json"], "model_type must be one whose channel pairs"),
+        (["decay", "--config", "gpt2.json"], "config must be of a model with rotary positions"),
         (["decay", "--config", "list.json"], "config must be a config object or a dict, got list"),
         (["decay", "--seq-len", "8"], "go with --config"),
         (["frequencies", "--base", "1e4", "--base", "1e5"], "--base may be given once"),
@@ -225,3 +225,25 @@ def test_a_missing_or_unknown_command_is_a_usage_error(arguments, capsys):
         main(arguments)
     assert exit_.value.code == 2
     assert "usage: python -m posenc_ext" in capsys.readouterr().err
+
+
+def test_plot_without_a_picture_lists_them(capsys):
+    with pytest.raises(SystemExit):
+        main(["plot"])
+    assert "PICTURE must be sinusoidal, decay, frequencies, alibi" in capsys.readouterr().err
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as exit_:
+        main(["--version"])
+    assert exit_.value.code == 0
+    assert capsys.readouterr().out == f"posenc_ext {posenc_ext.__version__}\n"
+
+
+def test_plot_reads_the_config_of_a_folder(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+    out = str(tmp_path / "picture.png")
+    assert main(["plot", "decay", "--config", str(tmp_path), "--out", out]) == 0
+    (tmp_path / "config.json").unlink()
+    assert main(["plot", "decay", "--config", str(tmp_path), "--out", out]) == 2
+    assert "config.json" in capsys.readouterr().err

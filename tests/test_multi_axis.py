@@ -179,7 +179,7 @@ def test_axial_golden(golden):
 
 
 def test_axial_table_and_tokens_that_do_not_rotate():
-    cos, sin = axial_rope_table(3, 4, 8, "llama4", before=2, after=1, dtype=torch.float64)
+    cos, sin, _ = axial_rope_table(3, 4, 8, "llama4", before=2, after=1, dtype=torch.float64)
     assert cos.shape == sin.shape == (15, 4)
     still = [0, 1, 14]
     assert cos[still].eq(1).all()
@@ -221,3 +221,16 @@ def test_axial_refusals():
         axial_rope_table(2, 2, 8, after=-1)
     with pytest.raises(ValueError, match="base must be positive, got 0"):
         axial_frequencies(8, base=0.0)
+
+
+@pytest.mark.parametrize("variant", ["qwen2_vl", "pixtral", "dinov3"])
+def test_an_axial_table_knows_half_pairs(variant):
+    assert axial_rope_table(2, 2, 8, variant).interleaved is False
+
+
+@pytest.mark.parametrize("variant", ["llama4", "sam2", "eva02", "pixel"])
+def test_an_axial_table_knows_interleaved_pairs(variant):
+    table = axial_rope_table(2, 2, 8, variant)
+    assert table.interleaved is True
+    with pytest.raises(ValueError, match="unpack"):  # not forgotten without a word
+        _cos, _sin = table

@@ -25,7 +25,7 @@ def test_a_cuda_tensor_is_refused_by_a_build_without_cuda(op):
     tensors = (x, x, c, c) if op == "apply_rope" else (x, c, c)
     call = getattr(torch.ops.posenc_ext, op).default
     with pytest.raises(NotImplementedError) as caught:
-        call.redispatch(cuda, *tensors, None, None, None, 0, "bshd", False, False)
+        call.redispatch(cuda, *tensors, None, None, None, 0, "bshd", False, False, False)
     first = "q" if op == "apply_rope" else "x"
     start = f"posenc_ext.{op.rstrip('_')}: {first} must be on the CPU, since this posenc_ext was "
     assert str(caught.value).startswith(start + "built without CUDA")

@@ -62,6 +62,24 @@ def test_public_names():
         assert not name.startswith("_") or name == "__version__"
 
 
+def test_help_lists_every_name_in_one_line():
+    lines = posenc_ext.__doc__.splitlines()
+    for name in set(posenc_ext.__all__) - {"__version__"}:
+        assert sum(line.startswith(f"{name} ") for line in lines) == 1, name
+    assert max(map(len, lines)) < 180
+
+
+def test_nn_has_every_module():
+    modules = [
+        name
+        for name in posenc_ext.__all__
+        if isinstance(getattr(posenc_ext, name), type)
+        and issubclass(getattr(posenc_ext, name), torch.nn.Module)
+    ]
+    assert sorted(posenc_ext.nn.__all__) == sorted(modules)
+    assert all(getattr(posenc_ext.nn, name) is getattr(posenc_ext, name) for name in modules)
+
+
 def test_every_public_name_is_in_the_docs():
     root = pathlib.Path(__file__).resolve().parent.parent
     pages = [root / "README.md", *(root / "docs").rglob("*.md")]

@@ -51,7 +51,7 @@ SETUP = """if True:
     x, c = torch.ones(1, 2048, 16, 64), torch.ones(2048, 32)
     slopes, scores = torch.ones(8), torch.ones(1, 8, 512, 512)
     distances = torch.arange(1023) % 512
-    options = None, None, None, 0, "bshd", False, False
+    options = None, None, None, 0, "bshd", False, False, False
 """
 
 

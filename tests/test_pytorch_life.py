@@ -137,7 +137,7 @@ def test_an_exported_graph_trains():
 def test_native_ops_have_gradients(grad):
     """Called through the dispatcher, as exported graphs do."""
     x, (cos, sin) = uniform((1, 2, 1, 4)).requires_grad_(grad), table(2)
-    y = torch.ops.posenc_ext.rope(x, cos, sin, None, None, None, 0, "bshd", False, False)
+    y = torch.ops.posenc_ext.rope(x, cos, sin, None, None, None, 0, "bshd", False, False, False)
     assert y.requires_grad is grad
     if grad:
         (dx,) = torch.autograd.grad(y, x, torch.ones_like(y))

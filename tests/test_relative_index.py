@@ -202,3 +202,35 @@ def test_refusals(op, exception, argument, args, options):
 def test_a_longer_input_than_bert_has_rows_for_is_refused_by_both_numbers():
     with pytest.raises(ValueError, match=re.escape("max_position_embeddings = 8, got 9")):
         posenc_ext.bert_relative_index(1, 9, max_position_embeddings=8)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4, 9, -2])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("t5_relative_index", {"num_buckets": 8, "max_distance": 16}),
+        ("deberta_relative_index", {"max_relative_positions": 6}),
+        ("clipped_relative_index", {"left": 3, "right": 2}),
+        ("bert_relative_index", {"max_position_embeddings": 30}),
+    ],
+)
+def test_queries_that_are_not_the_last_of_the_keys(name, options, offset):
+    """The rows of a longer sequence, of which the queries are some: each cell by its distance."""
+    function, q_len, k_len = getattr(posenc_ext, name), 3, 12
+    index = function(q_len, k_len, offset=offset, **options)
+    columns = torch.arange(1000.0).expand(1, q_len, 1000)
+    cells = posenc_ext.relative_gather(columns, index, k_len)[0]
+    for i in range(q_len):
+        for j in range(k_len):
+            # One query and one key, as far apart.
+            distance = j - i - offset
+            one = function(1, 1, offset=-distance, **options)
+            assert cells[i, j] == one[0]
+    default = function(q_len, k_len, **options)
+    assert torch.equal(function(q_len, k_len, offset=k_len - q_len, **options), default)
+
+
+def test_a_t5_bias_in_a_cache_that_is_not_full():
+    bias = posenc_ext.T5RelativePositionBias(4, bidirectional=False)
+    whole = bias(20, 20)
+    assert torch.equal(bias(2, 20, offset=7), whole[:, :, 7:9])

@@ -175,6 +175,10 @@ def fingerprints():
                 y = posenc_ext.rope(x, cos, sin, interleaved=interleaved, offset=11)
                 grads = torch.autograd.grad(y, (x, cos, sin), uniform(y.shape, dtype, 1))
                 found[f"{dtype} {interleaved} {rotary}"] = digest(y.detach(), *grads)
+                orders = {"interleaved": interleaved, "interleaved_out": not interleaved}
+                y = posenc_ext.rope(x, cos, sin, **orders)
+                grads = torch.autograd.grad(y, (x, cos, sin), uniform(y.shape, dtype, 1))
+                found[f"{dtype} {interleaved} reordered {rotary}"] = digest(y.detach(), *grads)
             for view in VIEWS:
                 cos, sin = table(16)
                 x = VIEWS[view](uniform(shape("bshd"), dtype))

@@ -28,7 +28,7 @@ SHAPES = {
     "cos_1d": (ValueError, "cos", [r"\[L, R/2\]", r"\[8\]"],
         {"cos": uniform((8,)), "sin": uniform((8,))}),
     "cos_4d": (ValueError, "cos", [], {"cos": uniform((2, 5, 1, 8)), "sin": uniform((2, 5, 1, 8))}),
-    "cos_full_width": (ValueError, "cos", [r"cos\[\.\.\., :R/2\]", "16", r"\[64, 16\]"],
+    "cos_full_width": (ValueError, "cos", [r"cos\[\.\.\., :R // 2\]", "16", r"\[64, 16\]"],
         tables(16)),
     "cos_one_too_wide": (ValueError, "cos", ["16", r"\[64, 9\]"], tables(9)),
     "cos_int": (TypeError, "cos", [],

@@ -15,6 +15,7 @@ from posenc_ext.scaling import (
     Llama3,
     LongRoPE,
     NTKByParts,
+    NTKMixed,
     PartNTK,
     Proportional,
     YaRN,
@@ -96,6 +97,7 @@ PAIRS = [
     ({"rope_type": "linear", "factor": 4}, Linear(4)),
     ({"type": "linear", "factor": 4.0}, Linear(4)),
     ({"rope_type": "ntk", "factor": 4.0}, NTK(4.0)),
+    ({"rope_type": "ntk_mixed", "factor": 4.0, "mixed_b": 0.6}, NTKMixed(4.0, 0.6)),
     ({"rope_type": "dynamic", "factor": 2.0, "max_position_embeddings": 64}, DynamicNTK(2.0, 64)),
     ({"rope_type": "ntk_by_parts", **PARTS, "beta": 16.0}, NTKByParts(8.0, 4096, beta=16.0)),
     ({"rope_type": "part_ntk", **PARTS, "gamma_1": 3.0}, PartNTK(8.0, 4096, gamma_1=3.0)),
@@ -251,7 +253,7 @@ REFUSED = [
     (ValueError, "attention_factor", {"scaling": YARN | {"attention_factor": -1.0}}),
     (ValueError, "beta_fast", {"scaling": YARN | {"beta_fast": 1, "beta_slow": 32}}),
     (ValueError, "beta", {"scaling": NTKByParts(2.0, 64, alpha=3, beta=3)}),
-    (ValueError, "high_freq_factor", {"scaling": LLAMA3 | {"high_freq_factor": 1.0}}),
+    (ValueError, "high_freq_factor", {"scaling": LLAMA3 | {"high_freq_factor": 0.5}}),
     (ValueError, "short_factor", {"dim": 10, "scaling": LONG}),
     (TypeError, "long_factor", {"scaling": LONG | {"long_factor": 2.0}}),
     (TypeError, "long_factor", {"scaling": LONG | {"long_factor": [1.0, "2", 3.0, 4.0]}}),
@@ -276,3 +278,13 @@ def test_refusals(exception, start, changes):
     pattern = rf"^posenc_ext\.rope_frequencies: (?={start})\w+ must .+"
     with pytest.raises(exception, match=pattern):
         rope_frequencies(**call)
+
+
+def test_ntk_mixed():
+    i = torch.arange(4, dtype=torch.float64)
+    fixed = 40000.0 ** (-2 * i / 8) / 4.0 ** (2 / 8)
+    mixed = 10000.0 ** (-2 * i / 8) / 4.0 ** (((i + 1) / 4) ** 0.625)
+    for rule, right in ((NTKMixed(4.0), fixed), (NTKMixed(4.0, 0.625), mixed)):
+        found = rope_frequencies(8, scaling=rule).inv_freq
+        torch.testing.assert_close(found, right, rtol=1e-14, atol=0)
+        assert right[-1] == pytest.approx(10000.0 ** (-6 / 8) / 4)

@@ -56,6 +56,18 @@ CALLS = {
         {"inverse": True, "interleaved": True},
     ),
     "per_token_broadcast": ("bshd", (2, 3, 2, 4), (1, 3, 2), {}),
+    "interleaved_to_half": (
+        "bshd",
+        (1, 3, 2, 7),
+        (5, 3),
+        {"interleaved": True, "interleaved_out": False},
+    ),
+    "half_to_interleaved_inplace": (
+        "bshd",
+        (1, 3, 2, 6),
+        (5, 3),
+        {"interleaved_out": True, "inverse": True, "inplace": True},
+    ),
     "inplace": ("bshd", (2, 3, 2, 4), (5, 2), {"inplace": True}),
     "inplace_interleaved_partial": (
         "bshd",

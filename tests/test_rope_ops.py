@@ -35,6 +35,8 @@ SAMPLES = {
     "fused_qkv": {"view": "fused_qkv"},
     "last_stride_2": {"view": "last_stride_2"},
     "interleaved_inverse": {"interleaved": True, "inverse": True},
+    "interleaved_to_half": {"interleaved": True, "interleaved_out": False},
+    "half_to_interleaved": {"interleaved_out": True, "inverse": True},
     "bfloat16": {"dtype": torch.bfloat16},
     "float64": {"dtype": torch.float64},
     "offset": {"offset": 9},
@@ -68,6 +70,7 @@ def tail(cos, sin, options):
         options.get("layout", "bshd"),
         options.get("interleaved", False),
         options.get("inverse", False),
+        options.get("interleaved_out", options.get("interleaved", False)),
     )
     return cos, sin, options.get("positions"), offsets, options.get("cu_seqlens"), offset, *flags
 
@@ -110,7 +113,8 @@ def test_every_registered_op_is_listed():
         for n in torch._C._dispatch_get_all_op_names()
         if "posenc_ext::" in n
     }
-    assert {n for n in registered if "rope" in n} == set(ALL_OPS)
+    cache = {"apply_rope_cache", "apply_rope_cache_"}  # test_rope_cache_ops.py
+    assert {n for n in registered if "rope" in n} == set(ALL_OPS) | cache
 
 
 @every_sample
@@ -224,6 +228,10 @@ def call_inplace(x, cos, sin):
     return posenc_ext.rope(x * 1.0, cos, sin, inplace=True)
 
 
+def call_pairs(x, cos, sin):
+    return posenc_ext.rope(x, cos, sin, interleaved=True, interleaved_out=False)
+
+
 def call_positions(x, cos, sin):
     positions = torch.arange(x.shape[1], device=x.device).flip(0)
     return posenc_ext.rope(x, cos, sin, positions=positions)
@@ -250,7 +258,8 @@ def value_and_grads(function, length, tables):
 
 @pytest.mark.parametrize("tables", [False, True], ids=["x", "x_cos_sin"])
 @pytest.mark.parametrize(
-    "function", [call_rope, call_bhsd, call_apply, call_inplace, call_positions, call_per_token]
+    "function",
+    [call_rope, call_bhsd, call_apply, call_inplace, call_pairs, call_positions, call_per_token],
 )
 def test_compile(function, tables, fresh_dynamo):
     counter = CompileCounterWithBackend("aot_eager")

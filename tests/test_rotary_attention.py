@@ -140,3 +140,46 @@ def test_forward_mode(dropout):
         h = 1e-5
         numeric = (module(x + h * dx) - module(x - h * dx)) / (2 * h)
         torch.testing.assert_close(dy, numeric, rtol=1e-6, atol=1e-8)
+
+
+def test_positions_of_tokens():
+    module = posenc_ext.RotaryAttention(24, 3, dtype=torch.float64)
+    x = torch.randn(2, 5, 24, dtype=torch.float64)
+    at = torch.arange(5)[None] + torch.tensor([[4], [9]])
+    torch.testing.assert_close(module(x, positions=at), module(x, offset=torch.tensor([4, 9])))
+    with pytest.raises(ValueError, match="offset must not be given with positions"):
+        module(x, positions=at, offset=3)
+
+
+@pytest.mark.parametrize("rotary", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_packed_sequences_see_themselves_alone(causal, rotary):
+    module = posenc_ext.RotaryAttention(24, 3, rotary=rotary, causal=causal, dtype=torch.float64)
+    x = torch.randn(1, 9, 24, dtype=torch.float64)
+    bounds = torch.tensor([0, 4, 4, 9])
+    apart = torch.cat([module(x[:, :4]), module(x[:, 4:])], 1)
+    torch.testing.assert_close(module(x, cu_seqlens=bounds), apart)
+    added = torch.randn(9, 9, dtype=torch.float64)
+    with_mask = [module(x[:, p], attn_mask=added[p, p]) for p in (slice(4), slice(4, 9))]
+    packed, weights = module(x, cu_seqlens=bounds, attn_mask=added, need_weights=True)
+    torch.testing.assert_close(packed, torch.cat(with_mask, 1))
+    assert weights[..., 4:, :4].abs().max() == 0
+    for given, message in (
+        ({"offset": 1}, "offset must be None with cu_seqlens"),
+        ({"positions": torch.arange(9)}, "positions must be None with cu_seqlens"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            module(x, cu_seqlens=bounds, **given)
+    with pytest.raises(ValueError, match="RotaryAttention: cu_seqlens must end with T = 9, got 8"):
+        module(x, cu_seqlens=torch.tensor([0, 8]))
+    with pytest.raises(ValueError, match=r"x must be one sequence .* got B = 2"):
+        module(x.expand(2, -1, -1), cu_seqlens=bounds)
+
+
+def test_bias_of_all_but_the_output():
+    """The parameters of a layer of Qwen2."""
+    module = posenc_ext.RotaryAttention(24, 3, bias="qkv")
+    biases = {name for name, _ in module.named_parameters() if name.endswith("bias")}
+    assert biases == {"q_proj.bias", "k_proj.bias", "v_proj.bias"}
+    with pytest.raises(TypeError, match="bias must be a bool"):
+        posenc_ext.RotaryAttention(24, 3, bias="all")

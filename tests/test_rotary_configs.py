@@ -1,14 +1,16 @@
 """Hugging Face configs as dicts and as plain objects; no transformers needed."""
 
 import types
+from pathlib import Path
 
 import pytest
 import torch
 from rope_cases import assert_bits
 
 from posenc_ext import RotaryPositionalEmbedding, rope_frequencies
+from posenc_ext.config_defaults import DEFAULTS
 from posenc_ext.configs import rotary_arguments
-from posenc_ext.model_types import HALF, INTERLEAVED
+from posenc_ext.model_types import REFUSED
 
 from_config = RotaryPositionalEmbedding.from_config
 LLAMA = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32}
@@ -158,9 +160,10 @@ def test_sizes_bases_and_pairs():
     assert not arguments(model_type="olmo").interleaved
     assert not arguments().interleaved
     assert not arguments(model_type="deepseek_v3", rope_interleave=False).interleaved
-    assert rotary_arguments({"model_type": "new", "head_dim": 8}, interleaved=True).interleaved
+    assert rotary_arguments(
+        {"model_type": "new", "head_dim": 8, "rope_theta": 1e4}, interleaved=True
+    ).interleaved
     assert arguments(rotary_dim=32, partial_rotary_factor=0.5).dim == 32
-    assert not INTERLEAVED & HALF
 
 
 def test_mrope():
@@ -188,7 +191,10 @@ def test_mrope():
         ({"head_dim": None, "hidden_size": 9, "num_attention_heads": 2}, "must divide 9, got 2"),
         ({"head_dim": "64"}, "head_dim must be an int, got str"),
         ({"model_type": "never_heard_of"}, "model_type must be one whose .*got 'never_heard_of'"),
-        ({"rotary_dim": 16, "rotary_pct": 0.5}, "rotary_dim must be rotary_pct .* = 32, got 16"),
+        (
+            {"rotary_dim": 16, "rotary_pct": 0.5},
+            "rotary_dim must be partial_rotary_factor .* = 32, got 16",
+        ),
         ({"rotary_pct": 0.25, "partial_rotary_factor": 0.5}, "rotary_pct must be partial_rotary"),
         ({"partial_rotary_factor": 0.05}, "partial_rotary_factor must take an even part"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor must take an even part"),
@@ -215,3 +221,13 @@ def test_mrope():
 def test_refusals(config, text):
     with pytest.raises((ValueError, TypeError), match=text):
         from_config({"head_dim": 64} | config)
+
+
+def test_the_page_lists_every_model_type():
+    page = (Path(__file__).parent.parent / "docs" / "configs.md").read_text()
+    understood, refused = page.split("## Understood")[1].split("## Refused")
+    for kind in DEFAULTS:
+        assert f"`{kind}`" in understood
+    for kind, why in REFUSED.items():
+        assert f"`{kind}`" in refused
+        assert why in refused

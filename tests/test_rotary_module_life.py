@@ -8,6 +8,7 @@ import pytest
 import torch
 from rope_cases import assert_bits, uniform
 from test_rotary_module import INV_FREQ, NTK, kept, make
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from posenc_ext import rope_table
 
@@ -117,3 +118,12 @@ def test_compiled_with_a_dict_of_a_rule_that_depends_on_the_length(longer):
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
     offset = 30 if longer else 3
     assert_bits(compiled(x, offset=offset), make(scaling=keys)(x, offset=offset))
+
+
+def test_fake_tensors_meet_no_kept_table():
+    module, x = make(), uniform((1, 6, 2, 32))
+    right = module(x)
+    with FakeTensorMode():
+        assert module(torch.empty(1, 6, 2, 32)).shape == x.shape
+    assert kept(module) == [6]
+    assert_bits(module(x), right)

@@ -211,7 +211,7 @@ def test_vision_towers():
     vision = transformers.AutoConfig.for_model("qwen2_vl").vision_config
     module = modeling("qwen2_vl").Qwen2VLVisionRotaryEmbedding(vision)
     dim = 4 * len(module.inv_freq)
-    ours = axial_rope_table(5, 7, dim, precision="float32")
+    ours = axial_rope_table(5, 7, dim, precision="float32")[:2]
     angle = (positions[..., None].float() * module.inv_freq).transpose(0, 1).flatten(1)
     for mine, right in zip(ours, (angle.cos(), angle.sin()), strict=True):
         assert_bits(mine, right)
@@ -221,7 +221,7 @@ def test_vision_towers():
     )
     freqs = modeling("llama4").Llama4VisionRotaryEmbedding._compute_freqs_ci(vision).squeeze(1)
     for mine, right in zip(
-        axial_rope_table(7, 7, 64, "llama4", after=1, precision="float32"),
+        axial_rope_table(7, 7, 64, "llama4", after=1, precision="float32")[:2],
         (freqs.real, freqs.imag),
         strict=True,
     ):
@@ -236,7 +236,7 @@ def test_pixtral():
     positions = axial_positions(5, 7, "pixtral")
     right = module(torch.zeros(1), positions.T)
     for mine, wanted in zip(
-        axial_rope_table(5, 7, 64, "pixtral", precision="float32"), right, strict=True
+        axial_rope_table(5, 7, 64, "pixtral", precision="float32")[:2], right, strict=True
     ):
         assert_bits(mine, _half(wanted, 32))
 
@@ -249,7 +249,7 @@ def test_sam2():
     height, width = 6, 9
     token = torch.arange(height * width)
     right = module(torch.zeros(1), torch.stack([token % width, token // width], -1))
-    ours = axial_rope_table(height, width, dim, "sam2", precision="float32")
+    ours = axial_rope_table(height, width, dim, "sam2", precision="float32")[:2]
     for mine, wanted in zip(ours, right, strict=True):
         assert_bits(mine, wanted[0, :, ::2].contiguous())
 
@@ -264,7 +264,7 @@ def test_dinov3_rounds_coordinates_and_periods_otherwise():
         .eval()
     )
     right = module(torch.zeros(1, 3, 20, 28))
-    ours = axial_rope_table(5, 7, 64, "dinov3", precision="float32")
+    ours = axial_rope_table(5, 7, 64, "dinov3", precision="float32")[:2]
     for mine, wanted in zip(ours, right, strict=True):
         torch.testing.assert_close(mine, wanted[:, :32], rtol=0, atol=2e-6)
 

@@ -193,3 +193,10 @@ def test_autocast_changes_nothing():
         assert_bits(sinusoidal_table(positions, 64), right[0])
         assert_bits(timestep_embedding(positions, 64, scale=0.5), right[1])
         assert_bits(posenc_ext.add_sinusoidal(x, scale=8.0), summed)
+
+
+@pytest.mark.parametrize("t", [7, 0, 0.5, 999.0])
+def test_a_number_is_one_timestep(t):
+    """As in a sampling loop; not 0 .. t - 1."""
+    row = timestep_embedding(t, 8, scale=2.0)
+    assert_bits(row, timestep_embedding(torch.tensor([t], dtype=torch.float64), 8, scale=2.0)[0])

@@ -185,3 +185,20 @@ def test_both_ways_to_a_table_give_the_same_bits(dtype, convention):
         composed = sinusoidal_table(positions.clone().requires_grad_(), **call)
         assert_bits(composed.detach(), kernel)
         assert composed.stride() == kernel.stride()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_rows_that_a_thread_keeps_are_those_of_the_call(dtype):
+    """Other widths, conventions and places by turns; step by step; back; far off; negative."""
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    calls = [(0, 4), (0, 4), (2, 1), (3, 1), (4, 1), (5, 1), (36, 1), (37, 3), (0, 70), (-5, 9)]
+    calls += [(2**40, 2), (1, 4), (40, 2)]
+    for offset, length in calls:
+        for dim, convention in ((8, "interleaved"), (7, "fairseq"), (8, "fairseq"), (6, "musicgen"),
+                                (9, "interleaved")):  # fmt: skip
+            x = torch.randn(2, length, dim, dtype=torch.float64).to(dtype)
+            at = torch.arange(length) + offset
+            rows = sinusoidal_table(at, dim, convention=convention, dtype=wide)
+            for given in (offset, torch.tensor(offset)):
+                y = add_sinusoidal(x, offset=given, scale=2.5, convention=convention)
+                assert torch.equal(y, (x.to(wide) * 2.5 + rows).to(dtype))

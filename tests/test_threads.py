@@ -139,14 +139,14 @@ X, TABLE = torch.ones(2, 2048, 32, 64), torch.ones(2048, 32)
 POSITIONS, FREQUENCIES = torch.arange(2**16), torch.ones(32, dtype=torch.float64)
 SLOPES, SCORES, DISTANCES = torch.ones(8), torch.ones(4, 8, 512, 512), torch.arange(1023) % 512
 SHORT = (TABLE, TABLE, "bshd", None, 0, None, False, False)  # up to `inplace`
-LONG = (TABLE, TABLE, None, None, None, 0, "bshd", False, False)
+LONG = (TABLE, TABLE, None, None, None, 0, "bshd", False, False, False)
 ops, _C = torch.ops.posenc_ext, posenc_ext._C
 # By the short path, and by the dispatcher. Nothing else in them takes or gives up the GIL.
 LONG_CALLS = {
-    "short rope": lambda: _C.rope(X, *SHORT, False, None),
-    "short rope in place": lambda: _C.rope(X, *SHORT, True, None),
-    "short apply_rope": lambda: _C.apply_rope(X, X, *SHORT, False),
-    "short apply_rope in place": lambda: _C.apply_rope(X, SCORES.view(X.shape), *SHORT, True),
+    "short rope": lambda: _C.rope(X, *SHORT, False, None, None),
+    "short rope in place": lambda: _C.rope(X, *SHORT, True, None, None),
+    "short apply_rope": lambda: _C.apply_rope(X, X, *SHORT, False, None),
+    "short apply_rope in place": lambda: _C.apply_rope(X, SCORES.view(X.shape), *SHORT, True, None),
     "rope": lambda: ops.rope(X, *LONG),
     "rope_": lambda: ops.rope_(X, *LONG),
     "rope_table_grad": lambda: ops.rope_table_grad(X, X, *LONG),

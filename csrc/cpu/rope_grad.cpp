@@ -65,11 +65,11 @@ std::tuple<Tensor, Tensor> rope_table_grad(const Tensor& grad, const Tensor& x, 
                                            const Tensor& sin, const OptionalTensor& positions,
                                            const OptionalTensor& offsets,
                                            const OptionalTensor& cu_seqlens, int64_t offset,
-                                           c10::string_view layout, bool interleaved,
-                                           bool inverse) {
+                                           c10::string_view layout, bool interleaved, bool inverse,
+                                           bool interleaved_out) {
   const char* op = "rope_table_grad";
   const RopeOptions<int64_t> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                     offset, layout, interleaved, inverse};
+                                     offset, layout, interleaved, inverse, interleaved_out};
   const RopeAxes axes = check_rope_table_grad(op, grad, x, options);
   const auto size = [&](int axis) { return axis < 0 ? 1 : x.size(axis); };
   const auto stride = [](const Tensor& t, int axis) { return axis < 0 ? 0 : t.stride(axis); };
@@ -83,7 +83,7 @@ std::tuple<Tensor, Tensor> rope_table_grad(const Tensor& grad, const Tensor& x, 
   const TokensByRow tokens(index, batch, length, rows, batched);
   const auto kernel = rope_rows(current_isa())
                           .of[static_cast<int>(rope_dtype(x.scalar_type()))]
-                          .table_grad[interleaved];
+                          .table_grad[interleaved][interleaved_out];
   const auto at = [&](const Tensor& t, int64_t token) {
     return static_cast<const char*>(t.const_data_ptr()) +
            (token / length * stride(t, axes.batch) + token % length * stride(t, axes.seq)) *

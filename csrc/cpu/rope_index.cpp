@@ -5,12 +5,6 @@
 namespace posenc {
 namespace {
 
-// One element of an int32 or int64 tensor, at an offset in elements.
-int64_t read(const at::Tensor& t, int64_t at) {
-  return t.scalar_type() == at::kInt ? static_cast<const int32_t*>(t.const_data_ptr())[at]
-                                     : static_cast<const int64_t*>(t.const_data_ptr())[at];
-}
-
 // Rows first, first + 1, ... first + count - 1.
 void append_run(const char* op, const char* name, c10::SmallVectorImpl<int64_t>& rows,
                 int64_t first, int64_t count, int64_t limit) {
@@ -32,7 +26,7 @@ void rows_from_positions(const char* op, const at::Tensor& positions, int64_t li
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t start = positions.dim() == 2 ? b * positions.stride(0) : 0;
     for (int64_t s = 0; s < length; ++s) {
-      const int64_t row = read(positions, start + s * positions.stride(-1));
+      const int64_t row = read_index(positions, start + s * positions.stride(-1));
       POSENC_CHECK_INDEX(row >= 0 && row < limit, op,
                          "positions must be rows of the table, 0 <= position < L = ", limit,
                          ", got ", row);
@@ -44,18 +38,18 @@ void rows_from_positions(const char* op, const at::Tensor& positions, int64_t li
 int64_t read_offset(const RopeOptions<int64_t>& options, int64_t sequence) {
   if (!options.offsets) return options.offset;
   const auto& offsets = *options.offsets;
-  return read(offsets, offsets.dim() == 0 ? 0 : sequence * offsets.stride(0));
+  return read_index(offsets, offsets.dim() == 0 ? 0 : sequence * offsets.stride(0));
 }
 
 void rows_from_cu_seqlens(const char* op, const RopeOptions<int64_t>& options, int64_t length,
                           int64_t limit, RopeIndex& index) {
   const auto& cu_seqlens = *options.cu_seqlens;
   const int64_t sequences = cu_seqlens.size(0) - 1, stride = cu_seqlens.stride(0);
-  int64_t begin = read(cu_seqlens, 0);
+  int64_t begin = read_index(cu_seqlens, 0);
   POSENC_CHECK_VALUE(begin == 0, op, "cu_seqlens must start with 0, got ", begin);
   index.rows.reserve(static_cast<size_t>(length));
   for (int64_t i = 0; i < sequences; ++i) {
-    const int64_t end = read(cu_seqlens, (i + 1) * stride);
+    const int64_t end = read_index(cu_seqlens, (i + 1) * stride);
     POSENC_CHECK_VALUE(end >= begin && end <= length, op,
                        "cu_seqlens must not decrease, nor pass T = ", length, ", got ", end,
                        " after ", begin);

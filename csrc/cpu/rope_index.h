@@ -7,6 +7,12 @@
 
 namespace posenc {
 
+// One element of an int32 or int64 tensor, at an offset in elements.
+inline int64_t read_index(const at::Tensor& t, int64_t at) {
+  return t.scalar_type() == at::kInt ? static_cast<const int32_t*>(t.const_data_ptr())[at]
+                                     : static_cast<const int64_t*>(t.const_data_ptr())[at];
+}
+
 // Row numbers [batch or 1, length]. For a per-token table the row of token s is s.
 struct RopeIndex {
   c10::SmallVector<int64_t, 8> rows;

@@ -20,6 +20,7 @@ struct RopeTile {
   const void* sin;
   const int64_t* cos_row;  // [tokens], element offset of a token's row
   const int64_t* sin_row;
+  void* scratch;  // [2 * pairs] elements of x, when it is `out` and the layouts of pairs differ
 };
 
 // What one block of tokens adds to the gradient of one table row, summed over heads in order.
@@ -33,10 +34,10 @@ struct RopeGradRow {
 };
 
 struct RopeKernels {
-  // [interleaved][streamed]. Streamed: the result goes past the caches; every row of `out` and each
-  // half of it is aligned to 64 bytes.
-  void (*rotate[2][2])(const RopeTile&);
-  void (*table_grad[2])(const RopeGradRow&);  // [interleaved]
+  // [interleaved x][interleaved out][streamed]. Streamed: the result goes past the caches; every
+  // row of `out` and each half of it is aligned to 64 bytes.
+  void (*rotate[2][2][2])(const RopeTile&);
+  void (*table_grad[2][2])(const RopeGradRow&);  // [interleaved x][interleaved grad]
 };
 
 struct RopeRows {

@@ -1,5 +1,7 @@
 #include "cpu/rope_table_fill.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -17,6 +19,32 @@ constexpr int64_t kGrainElements = 16384;
 Rows scratch(int64_t rows, int64_t n) {
   const size_t bytes = sizeof(double) * static_cast<size_t>(rows * n);
   return Rows(static_cast<double*>(::operator new[](bytes, FreeRows::alignment)));
+}
+
+// src into dst, in pieces that ATen copies in the calling thread: see parallel.h.
+void copy_in_pieces(const at::Tensor& dst, const at::Tensor& src) {
+  constexpr int64_t most = 16384;
+  if (src.numel() <= most) {
+    dst.copy_(src);
+  } else if (src.dim() > 1) {
+    for (int64_t i = 0; i < src.size(0); ++i) copy_in_pieces(dst.select(0, i), src.select(0, i));
+  } else {
+    for (int64_t i = 0; i < src.size(0); i += most) {
+      const int64_t count = std::min(most, src.size(0) - i);
+      dst.narrow(0, i, count).copy_(src.narrow(0, i, count));
+    }
+  }
+}
+
+// positions as int64 or float64, contiguous.
+at::Tensor dense_positions(const at::Tensor& positions) {
+  const bool whole = !at::isFloatingType(positions.scalar_type());
+  const auto type = whole ? at::kLong : at::kDouble;
+  if (!in_forked_child() || (positions.scalar_type() == type && positions.is_contiguous()))
+    return positions.to(type).contiguous();
+  at::Tensor result = at::empty(positions.sizes(), positions.options().dtype(type));
+  copy_in_pieces(result, positions);
+  return result;
 }
 
 }  // namespace
@@ -54,7 +82,7 @@ void fill_table(const at::Tensor& positions, const at::Tensor& frequencies, doub
   if (count == 0 || n == 0) return;
   // Both conversions are exact. Positions are few beside the tables that they make.
   const bool whole = !at::isFloatingType(positions.scalar_type());
-  const at::Tensor given = positions.to(whole ? at::kLong : at::kDouble).contiguous();
+  const at::Tensor given = dense_positions(positions);
   const at::Tensor dense = frequencies.contiguous();
   const TableBuilder builder(dense, factor, count);
   const auto fill = rope_table_rows(current_isa()).fill[static_cast<int>(rope_dtype(type))];

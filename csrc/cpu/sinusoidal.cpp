@@ -7,6 +7,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <deque>
+#include <numeric>
 #include <vector>
 
 #include "cpu/huge_pages.h"
@@ -40,6 +43,16 @@ TableLayout layout_of(char* row, int64_t dim, int64_t n, int64_t item, bool inte
   return {cos_first ? row : second, cos_first ? second : row, dim, dim / 2, interleaved};
 }
 
+// Of a contiguous table [..., dim], by our own loop: see parallel.h.
+void zero_column(const Tensor& table, int64_t column) {
+  const int64_t item = table.element_size(), stride = table.size(-1) * item;
+  char* const first = static_cast<char*>(table.mutable_data_ptr()) + column * item;
+  const int64_t rows = stride ? table.numel() / table.size(-1) : 0;
+  parallel_for(0, rows, 16384, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) std::memset(first + i * stride, 0, item);
+  });
+}
+
 Tensor sinusoidal_table(const Tensor& positions, const Tensor& frequencies, int64_t dim,
                         bool interleaved, bool cos_first, at::ScalarType dtype) {
   const auto sizes = check_sinusoidal_table<int64_t>(positions, frequencies, dim, dtype);
@@ -49,7 +62,7 @@ Tensor sinusoidal_table(const Tensor& positions, const Tensor& frequencies, int6
   fill_table(positions, frequencies, 1.0, dtype,
              layout_of(static_cast<char*>(table.mutable_data_ptr()), dim, n, table.element_size(),
                        interleaved, cos_first));
-  if (dim > 2 * n) table.select(-1, dim - 1).zero_();
+  if (dim > 2 * n) zero_column(table, dim - 1);
   return table;
 }
 
@@ -58,6 +71,59 @@ Tensor sinusoidal_table(const Tensor& positions, const Tensor& frequencies, int6
 constexpr int64_t kTileBytes = 131072;
 constexpr int64_t kTileTokens = 256;
 constexpr int64_t kGrainElements = 32768;
+
+// Rows of the tables that a thread has added last: a model in training adds the same ones at every
+// step, and decoding those that follow. Values depend on the position and the key alone.
+constexpr size_t kKeptTables = 4;
+constexpr int64_t kKeptBytes = int64_t{8} << 20;  // of each
+constexpr int64_t kRowsAhead = 32;                // made at once for a call that goes on
+
+template <class Math>
+struct KeptRows {
+  std::vector<double> frequencies;
+  int64_t dim, first, count;
+  bool interleaved, cos_first;
+  std::vector<Math> rows;
+
+  bool matches(const Tensor& given, int64_t width, bool interleaved_, bool cos_first_) const {
+    return dim == width && interleaved == interleaved_ && cos_first == cos_first_ &&
+           std::equal(frequencies.begin(), frequencies.end(), given.const_data_ptr<double>(),
+                      given.const_data_ptr<double>() + given.numel());
+  }
+};
+
+// Rows first .. first + count - 1, [count, dim], which stay until this thread asks for others.
+template <class Math>
+const Math* kept_rows(const Tensor& frequencies, int64_t dim, int64_t first, int64_t count,
+                      bool interleaved, bool cos_first) {
+  thread_local std::deque<KeptRows<Math>> tables;  // the last used first
+  const auto found = std::find_if(tables.begin(), tables.end(), [&](const auto& t) {
+    return t.matches(frequencies, dim, interleaved, cos_first);
+  });
+  int64_t ahead = 0;
+  if (found != tables.end()) {
+    std::rotate(tables.begin(), found, found + 1);
+    const auto& t = tables.front();
+    if (t.first <= first && first + count <= t.first + t.count)
+      return t.rows.data() + (first - t.first) * dim;
+    const int64_t most = kKeptBytes / (dim * static_cast<int64_t>(sizeof(Math))) - count;
+    if (first > t.first && first <= t.first + t.count) ahead = std::min(kRowsAhead, most);
+    tables.pop_front();
+  }
+  const auto n = frequencies.numel();
+  const auto* const values = frequencies.const_data_ptr<double>();
+  KeptRows<Math> made{{values, values + n}, dim, first, count + ahead, interleaved, cos_first, {}};
+  made.rows.resize(static_cast<size_t>(made.count * dim));  // zero: some columns stay so
+  Tensor positions = at::empty({made.count}, frequencies.options().dtype(at::kLong));
+  auto* const position = positions.mutable_data_ptr<int64_t>();
+  std::iota(position, position + made.count, first);
+  fill_table(positions, frequencies, 1.0, sizeof(Math) == 8 ? at::kDouble : at::kFloat,
+             layout_of(reinterpret_cast<char*>(made.rows.data()), dim, n, sizeof(Math), interleaved,
+                       cos_first));
+  tables.push_front(std::move(made));
+  if (tables.size() > kKeptTables) tables.pop_back();
+  return tables.front().rows.data();
+}
 
 // The tokens of the batch entries that share their positions (all of them, or each its own).
 struct Tokens {
@@ -84,17 +150,36 @@ struct Tokens {
   }
 };
 
+SinusoidalTile tile_of(const Tensor& x, const Tensor& out, double scale, int64_t dim) {
+  SinusoidalTile tile{};
+  tile.scale = scale;
+  tile.dim = dim;
+  tile.x_token = x.stride(-2), tile.x_dim = x.stride(-1);
+  tile.out_token = out.stride(-2), tile.out_dim = out.stride(-1);
+  return tile;
+}
+
+// The tile at token `first` of batch entry b.
+SinusoidalTile placed(SinusoidalTile tile, const Tensor& x, const Tensor& out, int64_t b,
+                      int64_t first) {
+  const int64_t item = x.element_size();
+  const int64_t x_batch = x.dim() == 3 ? x.stride(0) : 0;
+  const int64_t out_batch = x.dim() == 3 ? out.stride(0) : 0;
+  tile.x =
+      static_cast<const char*>(x.const_data_ptr()) + (b * x_batch + first * tile.x_token) * item;
+  tile.out =
+      static_cast<char*>(out.mutable_data_ptr()) + (b * out_batch + first * tile.out_token) * item;
+  return tile;
+}
+
 template <class Math>
 void add(const Tokens& tokens, const Tensor& frequencies, double scale, bool interleaved,
          bool cos_first, const Tensor& out) {
   const Tensor& x = tokens.x;
-  const int64_t dim = x.size(-1), n = frequencies.numel(), item = x.element_size();
-  const bool batched = x.dim() == 3;
-  const int64_t x_batch = batched ? x.stride(0) : 0, out_batch = batched ? out.stride(0) : 0;
+  const int64_t dim = x.size(-1), n = frequencies.numel();
   const int64_t sharing = tokens.batch / tokens.groups;  // batch entries of a group
   const auto add_tile =
       sinusoidal_rows(current_isa()).add[static_cast<int>(rope_dtype(x.scalar_type()))];
-  const TableBuilder builder(frequencies, 1.0, tokens.groups * tokens.length);
   const auto math = sizeof(Math) == 8 ? RopeDtype::f64 : RopeDtype::f32;
   const auto fill = rope_table_rows(current_isa()).fill[static_cast<int>(math)];
 
@@ -105,6 +190,24 @@ void add(const Tokens& tokens, const Tensor& frequencies, double scale, bool int
   const int64_t tiles = (tokens.length + step - 1) / step;
   const int64_t grain = std::max<int64_t>(1, kGrainElements / (step * dim * sharing));
 
+  const bool keep =
+      tokens.groups == 1 && tokens.length * dim * static_cast<int64_t>(sizeof(Math)) <= kKeptBytes;
+  if (keep) {
+    const Math* rows =
+        kept_rows<Math>(frequencies, dim, tokens.start(0), tokens.length, interleaved, cos_first);
+    parallel_for(0, tiles, grain, [&](int64_t begin, int64_t end) {
+      SinusoidalTile tile = tile_of(x, out, scale, dim);
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t first = i * step;
+        tile.tokens = std::min(step, tokens.length - first);
+        tile.table = rows + first * dim;
+        for (int64_t b = 0; b < sharing; ++b) add_tile(placed(tile, x, out, b, first));
+      }
+    });
+    return;
+  }
+
+  const TableBuilder builder(frequencies, 1.0, tokens.groups * tokens.length);
   parallel_for(0, tokens.groups * tiles, grain, [&](int64_t begin, int64_t end) {
     TableWorker worker = builder.worker();
     std::vector<Math> table(static_cast<size_t>(step * dim));  // zero: some columns stay so
@@ -113,24 +216,15 @@ void add(const Tokens& tokens, const Tensor& frequencies, double scale, bool int
     run.whole = positions.data();
     run.out = layout_of(reinterpret_cast<char*>(table.data()), dim, n, sizeof(Math), interleaved,
                         cos_first);
-    SinusoidalTile tile{};
+    SinusoidalTile tile = tile_of(x, out, scale, dim);
     tile.table = table.data();
-    tile.scale = scale;
-    tile.dim = dim;
-    tile.x_token = x.stride(-2), tile.x_dim = x.stride(-1);
-    tile.out_token = out.stride(-2), tile.out_dim = out.stride(-1);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t group = i / tiles, first = i % tiles * step;
       tile.tokens = run.count = std::min(step, tokens.length - first);
       for (int64_t t = 0; t < run.count; ++t) positions[t] = tokens.start(group) + first + t;
       if (n > 0) fill(run);
-      for (int64_t b = group * sharing; b < (group + 1) * sharing; ++b) {
-        tile.x = static_cast<const char*>(x.const_data_ptr()) +
-                 (b * x_batch + first * tile.x_token) * item;
-        tile.out = static_cast<char*>(out.mutable_data_ptr()) +
-                   (b * out_batch + first * tile.out_token) * item;
-        add_tile(tile);
-      }
+      for (int64_t b = group * sharing; b < (group + 1) * sharing; ++b)
+        add_tile(placed(tile, x, out, b, first));
     }
   });
 }
@@ -158,4 +252,18 @@ TORCH_LIBRARY_IMPL(posenc_ext, CPU, m) {
 }
 
 }  // namespace
+
+const Tensor& kept_frequencies(int64_t count, double base, double denominator) {
+  thread_local struct {
+    int64_t count = -1;
+    double base = 0, denominator = 0;
+    Tensor values;
+  } last;
+  if (last.count != count || last.base != base || last.denominator != denominator) {
+    last.values = sinusoidal_frequencies(at::empty({0}, at::kDouble), count, base, denominator);
+    last.count = count, last.base = base, last.denominator = denominator;
+  }
+  return last.values;
+}
+
 }  // namespace posenc

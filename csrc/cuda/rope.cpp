@@ -1,39 +1,9 @@
-// rope and apply_rope on CUDA: the arguments as the kernel wants them, and one launch.
-#include <algorithm>
-
-#include "cuda/launch.h"
-#include "cuda/rope_arguments.h"
+// rope and apply_rope on CUDA.
+#include "cuda/rope_device.h"
 #include "rope_ops.h"
 
 namespace posenc {
 namespace {
-
-using at::Tensor;
-
-struct OnCuda {
-  static void prepare(const Tensor&) {}
-
-  static void rotate(const char* op, const Tensor& like, c10::ArrayRef<RopeOperand> operands,
-                     const RopeOptions<int64_t>& options) {
-    const int64_t dim = like.size(-1);
-    int64_t length = 0, elements = 0;
-    for (const auto& o : operands) {
-      length = std::max(length, o.tokens);
-      elements += o.batch * o.tokens * o.heads * dim;
-    }
-    if (elements == 0) return;
-    RopeCall call{};
-    call.q = operands[0];
-    if (operands.size() > 1) call.k = operands[1];
-    call.cos = cuda_table(options.cos), call.sin = cuda_table(options.sin);
-    call.source = row_source(op, options, length, operands[0].batch);
-    call.batch = operands[0].batch, call.dim = dim, call.pairs = options.cos.size(-1);
-    call.inverse = options.inverse;
-    launch_on_device_of(like, [&](cudaStream_t stream) {
-      launch_rope(call, rope_dtype(like.scalar_type()), options.interleaved, stream);
-    });
-  }
-};
 
 POSENC_CUDA_LIBRARY(m) { RopeOps<OnCuda>::add_to(m); }
 

@@ -15,11 +15,11 @@ std::tuple<Tensor, Tensor> rope_table_grad(const Tensor& grad, const Tensor& x, 
                                            const Tensor& sin, const OptionalTensor& positions,
                                            const OptionalTensor& offsets,
                                            const OptionalTensor& cu_seqlens, int64_t offset,
-                                           c10::string_view layout, bool interleaved,
-                                           bool inverse) {
+                                           c10::string_view layout, bool interleaved, bool inverse,
+                                           bool interleaved_out) {
   const char* op = "rope_table_grad";
   const RopeOptions<int64_t> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                     offset, layout, interleaved, inverse};
+                                     offset, layout, interleaved, inverse, interleaved_out};
   const RopeAxes axes = check_rope_table_grad(op, grad, x, options);
   const auto size = [&](int axis) { return axis < 0 ? 1 : x.size(axis); };
   const auto stride = [](const Tensor& t, int axis) { return axis < 0 ? 0 : t.stride(axis); };
@@ -52,7 +52,8 @@ std::tuple<Tensor, Tensor> rope_table_grad(const Tensor& grad, const Tensor& x, 
     call.tokens = order.const_data_ptr<int64_t>();
   }
   launch_on_device_of(x, [&](cudaStream_t stream) {
-    launch_rope_table_grad(call, rope_dtype(x.scalar_type()), interleaved, stream);
+    launch_rope_table_grad(call, rope_dtype(x.scalar_type()), {interleaved, interleaved_out},
+                           stream);
   });
   return {dcos, dsin};
 }

@@ -38,12 +38,24 @@ struct RopeSums {
   double dcos, dsin;
 };
 
-template <class T, bool interleaved>
+// Where the channels of a pair stand.
+template <bool interleaved>
+POSENC_DEVICE int64_t first_of(int64_t pair) {
+  return interleaved ? 2 * pair : pair;
+}
+template <bool interleaved>
+POSENC_DEVICE int64_t second_of(int64_t pair, int64_t pairs) {
+  return interleaved ? 2 * pair + 1 : pairs + pair;
+}
+
+template <class T, bool of_x, bool of_grad>
 POSENC_DEVICE void add_token(const RopeTableGradCall& call, int64_t batch, int64_t token,
                              int64_t pair, RopeSums& sums) {
   constexpr int in_flight = kInFlight<T>;
-  const int64_t u = interleaved ? 2 * pair : pair;
-  const int64_t v = interleaved ? 2 * pair + 1 : call.pairs + pair;
+  const int64_t u = first_of<of_x>(pair) * call.x_dim;
+  const int64_t v = second_of<of_x>(pair, call.pairs) * call.x_dim;
+  const int64_t gu = first_of<of_grad>(pair) * call.grad_dim;
+  const int64_t gv = second_of<of_grad>(pair, call.pairs) * call.grad_dim;
   const T* grad =
       reinterpret_cast<const T*>(call.grad) + batch * call.grad_batch + token * call.grad_token;
   const T* x = reinterpret_cast<const T*>(call.x) + batch * call.x_batch + token * call.x_token;
@@ -55,10 +67,10 @@ POSENC_DEVICE void add_token(const RopeTableGradCall& call, int64_t batch, int64
       if (first + j >= call.heads) continue;
       const T* from_grad = grad + (first + j) * call.grad_head;
       const T* from_x = x + (first + j) * call.x_head;
-      grad_u[j] = load(from_grad + u * call.grad_dim);
-      grad_v[j] = load(from_grad + v * call.grad_dim);
-      x_u[j] = load(from_x + u * call.x_dim);
-      x_v[j] = load(from_x + v * call.x_dim);
+      grad_u[j] = load(from_grad + gu);
+      grad_v[j] = load(from_grad + gv);
+      x_u[j] = load(from_x + u);
+      x_v[j] = load(from_x + v);
     }
 #pragma unroll
     for (int j = 0; j < in_flight; ++j) {
@@ -126,7 +138,7 @@ POSENC_DEVICE void store_sum(RopeDtype type, void* out, int64_t at, double value
   }
 }
 
-template <class T, bool interleaved>
+template <class T, bool of_x, bool of_grad>
 __global__ void __launch_bounds__(kThreads, 3)
     rope_table_grad_kernel(const __grid_constant__ RopeTableGradCall call) {
   const RopeRowSource& source = call.source;
@@ -140,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       int64_t batch;
       const uint64_t token = token_of(call, row, n, batch);
       if (token < static_cast<uint64_t>(source.length))
-        add_token<T, interleaved>(call, batch, static_cast<int64_t>(token), pair, sums);
+        add_token<T, of_x, of_grad>(call, batch, static_cast<int64_t>(token), pair, sums);
     }
     store_sum(call.table, call.dcos, i, sums.dcos);
     store_sum(call.table, call.dsin, i, call.inverse ? -sums.dsin : sums.dsin);
@@ -148,13 +160,16 @@ __global__ void __launch_bounds__(kThreads, 3)
 }
 
 template <class T>
-void launch_typed(const RopeTableGradCall& call, bool interleaved, cudaStream_t stream) {
+void launch_typed(const RopeTableGradCall& call, RopePairing pairing, cudaStream_t stream) {
   const int64_t items = call.source.rows * (call.batched ? call.batch : 1) * call.pairs;
   const int64_t blocks = grid_for(ceil_div(items, kThreads));
-  if (interleaved) {
-    POSENC_LAUNCH((rope_table_grad_kernel<T, true>), blocks, kThreads, stream, call);
+  const auto launch = [&](auto kernel) { POSENC_LAUNCH(kernel, blocks, kThreads, stream, call); };
+  if (pairing.x) {
+    launch(pairing.out ? rope_table_grad_kernel<T, true, true>
+                       : rope_table_grad_kernel<T, true, false>);
   } else {
-    POSENC_LAUNCH((rope_table_grad_kernel<T, false>), blocks, kThreads, stream, call);
+    launch(pairing.out ? rope_table_grad_kernel<T, false, true>
+                       : rope_table_grad_kernel<T, false, false>);
   }
 }
 
@@ -166,17 +181,17 @@ void launch_rope_rows(const RopeRowSource& source, int64_t batch, int64_t* rows,
   POSENC_LAUNCH(rope_rows_kernel, blocks, kThreads, stream, source, batch, rows);
 }
 
-void launch_rope_table_grad(const RopeTableGradCall& call, RopeDtype type, bool interleaved,
+void launch_rope_table_grad(const RopeTableGradCall& call, RopeDtype type, RopePairing pairing,
                             cudaStream_t stream) {
   switch (type) {
     case RopeDtype::f32:
-      return launch_typed<float>(call, interleaved, stream);
+      return launch_typed<float>(call, pairing, stream);
     case RopeDtype::f64:
-      return launch_typed<double>(call, interleaved, stream);
+      return launch_typed<double>(call, pairing, stream);
     case RopeDtype::bf16:
-      return launch_typed<bf16>(call, interleaved, stream);
+      return launch_typed<bf16>(call, pairing, stream);
     case RopeDtype::f16:
-      return launch_typed<f16>(call, interleaved, stream);
+      return launch_typed<f16>(call, pairing, stream);
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 POSENC_DEVICE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-template <class T, bool interleaved, bool aligned>
+template <class T, bool of_x, bool of_out, bool aligned>
 __global__ void __launch_bounds__(kThreads)
     rope_kernel(const __grid_constant__ RopeCall call, const __grid_constant__ RopeTiling tiling) {
   constexpr int width = aligned ? Pack<T>::size : 1;
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
       tile.columns = pairs / width;
       read_tables(call, found, tile.tokens, tile.first_column, pairs, cos, sin);
       __syncthreads();
-      rotate_tile<T, interleaved, aligned>(call, found, tile, tiling.tokens_inner, cos, sin);
+      rotate_tile<T, of_x, of_out, aligned>(call, found, tile, tiling.tokens_inner, cos, sin);
     } else {
       tile.first_column = 2 * call.pairs + (column_tile - tiling.pair_tiles) * kChannels;
       tile.columns =
@@ -71,7 +71,7 @@ bool is_aligned(const RopeCall& call, const RopeOperand& o) {
                                    used(o.tokens, o.out_token), used(o.heads, o.out_head)));
 }
 
-template <class T, bool interleaved, bool aligned>
+template <class T, bool of_x, bool of_out, bool aligned>
 void launch_tiles(const RopeCall& call, cudaStream_t stream) {
   constexpr int64_t width = aligned ? Pack<T>::size : 1;
   const int64_t heads = call.q.heads + call.k.heads, tokens = call.batch * call.source.length;
@@ -93,34 +93,40 @@ void launch_tiles(const RopeCall& call, cudaStream_t stream) {
   t.all_tiles = t.token_tiles * t.head_tiles * (t.pair_tiles + ceil_div(beyond, kChannels));
   t.tokens_inner = call.q.tokens > 1 && call.q.heads > 1 && call.q.x_head > call.q.x_token;
   if (t.all_tiles == 0) return;
-  POSENC_LAUNCH((rope_kernel<T, interleaved, aligned>), grid_for(t.all_tiles), kThreads, stream,
+  POSENC_LAUNCH((rope_kernel<T, of_x, of_out, aligned>), grid_for(t.all_tiles), kThreads, stream,
                 call, t);
 }
 
-template <class T>
-void launch_typed(const RopeCall& call, bool interleaved, cudaStream_t stream) {
+template <class T, bool of_x, bool of_out>
+void launch_pairs(const RopeCall& call, cudaStream_t stream) {
   const bool aligned = is_aligned<T>(call, call.q) && is_aligned<T>(call, call.k);
-  if (interleaved) {
-    aligned ? launch_tiles<T, true, true>(call, stream)
-            : launch_tiles<T, true, false>(call, stream);
+  aligned ? launch_tiles<T, of_x, of_out, true>(call, stream)
+          : launch_tiles<T, of_x, of_out, false>(call, stream);
+}
+
+template <class T>
+void launch_typed(const RopeCall& call, RopePairing pairing, cudaStream_t stream) {
+  if (pairing.x) {
+    pairing.out ? launch_pairs<T, true, true>(call, stream)
+                : launch_pairs<T, true, false>(call, stream);
   } else {
-    aligned ? launch_tiles<T, false, true>(call, stream)
-            : launch_tiles<T, false, false>(call, stream);
+    pairing.out ? launch_pairs<T, false, true>(call, stream)
+                : launch_pairs<T, false, false>(call, stream);
   }
 }
 
 }  // namespace
 
-void launch_rope(const RopeCall& call, RopeDtype type, bool interleaved, cudaStream_t stream) {
+void launch_rope(const RopeCall& call, RopeDtype type, RopePairing pairing, cudaStream_t stream) {
   switch (type) {
     case RopeDtype::f32:
-      return launch_typed<float>(call, interleaved, stream);
+      return launch_typed<float>(call, pairing, stream);
     case RopeDtype::f64:
-      return launch_typed<double>(call, interleaved, stream);
+      return launch_typed<double>(call, pairing, stream);
     case RopeDtype::bf16:
-      return launch_typed<bf16>(call, interleaved, stream);
+      return launch_typed<bf16>(call, pairing, stream);
     case RopeDtype::f16:
-      return launch_typed<f16>(call, interleaved, stream);
+      return launch_typed<f16>(call, pairing, stream);
   }
 }
 

@@ -32,6 +32,12 @@ struct RopeCudaTable {
   int64_t batch, row, column;  // strides in elements
 };
 
+// Are the channels of a pair neighbours, in what is read and in what is written (or in grad)?
+struct RopePairing {
+  bool x, out;
+};
+
+// Where x and out are one, so are their pairings: a pair then stays in its place.
 struct RopeCall {
   RopeOperand q, k;  // k.heads is 0 when there is one operand only
   RopeCudaTable cos, sin;
@@ -55,12 +61,12 @@ struct RopeTableGradCall {
   RopeDtype table;
 };
 
-void launch_rope(const RopeCall& call, RopeDtype type, bool interleaved, cudaStream_t stream);
+void launch_rope(const RopeCall& call, RopeDtype type, RopePairing pairing, cudaStream_t stream);
 
 // The table row of every token, [batch, length].
 void launch_rope_rows(const RopeRowSource& source, int64_t batch, int64_t* rows,
                       cudaStream_t stream);
-void launch_rope_table_grad(const RopeTableGradCall& call, RopeDtype type, bool interleaved,
+void launch_rope_table_grad(const RopeTableGradCall& call, RopeDtype type, RopePairing pairing,
                             cudaStream_t stream);
 
 }  // namespace posenc

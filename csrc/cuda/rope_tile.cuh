@@ -111,8 +111,9 @@ POSENC_DEVICE RopeUnit<T> find_unit(const RopeCall& call, const RopeTokens& foun
           token, column, is_k};
 }
 
-// Some pairs (u, v) of one head, in registers.
-template <class T, bool interleaved, bool aligned>
+// Some pairs (u, v) of one head, in registers. of_x and of_out: are those of x and of out
+// interleaved?
+template <class T, bool of_x, bool of_out, bool aligned>
 struct RopePairs {
   static constexpr int width = aligned ? Pack<T>::size : 1;
   T u[width], v[width];
@@ -120,33 +121,33 @@ struct RopePairs {
   // pair counts from the start of the head, `half` is R/2, `stride` that of the channels.
   POSENC_DEVICE_METHOD void read(const T* x, int64_t pair, int64_t half, int64_t stride) {
     if constexpr (!aligned) {
-      u[0] = load(x + (interleaved ? 2 * pair : pair) * stride);
-      v[0] = load(x + (interleaved ? 2 * pair + 1 : half + pair) * stride);
+      u[0] = load(x + (of_x ? 2 * pair : pair) * stride);
+      v[0] = load(x + (of_x ? 2 * pair + 1 : half + pair) * stride);
     } else {
-      const Pack<T> a = load_pack(x + (interleaved ? 2 * pair : pair));
-      const Pack<T> b = load_pack(x + (interleaved ? 2 * pair + width : half + pair));
+      const Pack<T> a = load_pack(x + (of_x ? 2 * pair : pair));
+      const Pack<T> b = load_pack(x + (of_x ? 2 * pair + width : half + pair));
 #pragma unroll
       for (int i = 0; i < width; ++i) {
-        u[i] = interleaved ? (i < width / 2 ? a.at[2 * i % width] : b.at[2 * i % width]) : a.at[i];
-        v[i] = interleaved ? (i < width / 2 ? a.at[(2 * i + 1) % width] : b.at[(2 * i + 1) % width])
-                           : b.at[i];
+        u[i] = of_x ? (i < width / 2 ? a.at[2 * i % width] : b.at[2 * i % width]) : a.at[i];
+        v[i] = of_x ? (i < width / 2 ? a.at[(2 * i + 1) % width] : b.at[(2 * i + 1) % width])
+                    : b.at[i];
       }
     }
   }
 
   POSENC_DEVICE_METHOD void write(T* out, int64_t pair, int64_t half, int64_t stride) const {
     if constexpr (!aligned) {
-      store(out + (interleaved ? 2 * pair : pair) * stride, u[0]);
-      store(out + (interleaved ? 2 * pair + 1 : half + pair) * stride, v[0]);
+      store(out + (of_out ? 2 * pair : pair) * stride, u[0]);
+      store(out + (of_out ? 2 * pair + 1 : half + pair) * stride, v[0]);
     } else {
       Pack<T> a, b;
 #pragma unroll
       for (int i = 0; i < width; ++i) {
-        a.at[i] = interleaved ? (i % 2 ? v[i / 2] : u[i / 2]) : u[i];
-        b.at[i] = interleaved ? (i % 2 ? v[(width + i) / 2] : u[(width + i) / 2]) : v[i];
+        a.at[i] = of_out ? (i % 2 ? v[i / 2] : u[i / 2]) : u[i];
+        b.at[i] = of_out ? (i % 2 ? v[(width + i) / 2] : u[(width + i) / 2]) : v[i];
       }
-      store_pack(out + (interleaved ? 2 * pair : pair), a);
-      store_pack(out + (interleaved ? 2 * pair + width : half + pair), b);
+      store_pack(out + (of_out ? 2 * pair : pair), a);
+      store_pack(out + (of_out ? 2 * pair + width : half + pair), b);
     }
   }
 
@@ -161,10 +162,10 @@ struct RopePairs {
   }
 };
 
-template <class T, bool interleaved, bool aligned>
+template <class T, bool of_x, bool of_out, bool aligned>
 POSENC_DEVICE void rotate_tile(const RopeCall& call, const RopeTokens& found, const RopeTile& tile,
                                bool tokens_inner, const math_t<T>* cos, const math_t<T>* sin) {
-  using Pairs = RopePairs<T, interleaved, aligned>;
+  using Pairs = RopePairs<T, of_x, of_out, aligned>;
   constexpr int in_flight = kInFlight<aligned>;
   for (unsigned first = threadIdx.x; first < tile.units(); first += kThreads * in_flight) {
     RopeUnit<T> unit[in_flight];

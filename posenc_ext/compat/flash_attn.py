@@ -1,19 +1,20 @@
 """The rotary functions of flash_attn.layers.rotary, for heads of any size.
 
-What differs: an offset that leaves the table is an IndexError (there, tensors of offsets go on
-without rotating), and in place a leaf that requires grad is refused.
+What differs: an offset beyond the end of the table is an IndexError (there, tensors of offsets go
+on without rotating), and in place a leaf that requires grad is refused.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..arguments import error, integer
 from ..ops.rope import apply_rope, rope
 from ..ops.rope_options import check_tensors
-from .tables import readable
+from .tables import readable, with_front
 
 
 def apply_rotary_emb(
@@ -39,7 +40,8 @@ def apply_rotary_emb(
         cos, sin: ``[L, R/2]``, of any floating dtype.
         interleaved: pairs are ``(x[2i], x[2i + 1])``.
         inplace: write into `x` and return it.
-        seqlen_offsets: an int or ``[B]``, the position of the first token.
+        seqlen_offsets: an int or ``[B]``, the position of the first token. Tokens at negative
+            positions, as padding on the left has them, are multiplied by cos 1 and sin 0.
         cu_seqlens: ``[N + 1]``, where the packed sequences begin.
         max_seqlen: not needed here, and not read.
 
@@ -47,6 +49,8 @@ def apply_rotary_emb(
         TypeError, ValueError, IndexError: as :func:`posenc_ext.rope`.
     """
     check_tensors("apply_rotary_emb", x=x, cos=cos, sin=sin)
+    tokens = x.shape[0 if cu_seqlens is not None else 1] if x.dim() > 1 else 0
+    (cos, sin), seqlen_offsets = _with_padding(seqlen_offsets, tokens, cos, sin)
     return rope(
         x,
         readable(cos, x),
@@ -122,6 +126,12 @@ def apply_rotary_emb_qkv_(
             "qkv must have shape [B, S, 3, H, D], or [B, S, Hq + 2*Hk, D] with num_heads_q, got "
             f"{list(qkv.shape)} with num_heads_q = {num_heads_q}",
         )
+    if cos_k is None or sin_k is None:
+        (cos, sin), seqlen_offsets = _with_padding(seqlen_offsets, qkv.shape[1], cos, sin)
+    else:
+        (cos, sin, cos_k, sin_k), seqlen_offsets = _with_padding(
+            seqlen_offsets, qkv.shape[1], cos, sin, cos_k, sin_k
+        )
     options: dict[str, Any] = {"interleaved": interleaved, "offset": seqlen_offsets}
     cos, sin = readable(cos, qkv), readable(sin, qkv)
     if cos_k is None or sin_k is None:
@@ -131,6 +141,29 @@ def apply_rotary_emb_qkv_(
         rope(q, cos, sin, **options, inplace=True)
         k.copy_(rotated)
     return qkv
+
+
+def _with_padding(
+    offsets: int | Tensor, tokens: int, *tables: Tensor
+) -> tuple[tuple[Tensor, ...], int | Tensor]:
+    """Tables with a row of cos 1 and sin 0 in front for each token that may stand at a negative
+    position, and the offsets that belong to them."""
+    if any(table.dim() != 2 or table.shape != tables[0].shape for table in tables):
+        return tables, offsets  # rope says what is wrong
+    if isinstance(offsets, Tensor):
+        if offsets.is_floating_point() or offsets.is_complex() or offsets.dtype == torch.bool:
+            return tables, offsets
+        known = type(offsets) is Tensor and offsets.device.type == "cpu"
+        if known and not torch.compiler.is_compiling():
+            last = tables[0].shape[0] - tokens
+            if not bool((offsets < 0).any()) or bool((offsets > last).any()):
+                return tables, offsets
+        offsets = offsets.clamp(min=-tokens) + tokens
+    elif isinstance(offsets, int) and offsets < 0:
+        offsets = max(offsets, -tokens) + tokens
+    else:
+        return tables, offsets
+    return tuple(with_front(t, tokens, (1.0, 0.0)[i % 2]) for i, t in enumerate(tables)), offsets
 
 
 def apply_rotary_emb_kv_(

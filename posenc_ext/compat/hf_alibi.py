@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..ops.alibi import alibi_bias, alibi_row_bias
-
-Function = Callable[..., Any]
+from ..types import Rounding
+from .hf_calls import Function, innermost
 
 
 def _by_mask(
@@ -64,12 +63,14 @@ class Bias(NamedTuple):
     def __str__(self) -> str:
         return "ALiBi bias by key"
 
-    def replacement(self, original: Function, rounding: str) -> Function:
+    def replacement(self, original: Function, rounding: Rounding) -> Function:
         return functools.wraps(original)(functools.partial(self.build, original))
 
 
-def recognize(function: Function) -> Bias | None:
-    """The builder that gives the bits of `function`, None if none here does."""
+def recognize(function: Function) -> Bias | str | None:
+    """The builder that gives the bits of `function`, None if it is called otherwise than these, or
+    why none here does."""
+    function = innermost(function)
     try:
         names = tuple(inspect.signature(function).parameters)
     except (TypeError, ValueError):  # no signature
@@ -84,7 +85,7 @@ def recognize(function: Function) -> Bias | None:
         for build in builders:
             if all(_same(build(function, *args), function(*args)) for args in probes):
                 return Bias(build)
-    return None
+    return "gives other results than the ALiBi bias by key" if builders else None
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

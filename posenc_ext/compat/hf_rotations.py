@@ -1,23 +1,24 @@
-"""The rotations that modeling code in the style of Hugging Face defines, told apart by trying them.
+"""The rotations that modeling code in the style of Hugging Face defines, and ours in their place.
 
 Model families differ in which channels form a pair, how a table repeats its columns, and where they
-round. What a function is called and where it stands says little about that; what it returns for a
-small input says all of it.
+round. What a function is called and where it stands says little about that; `hf_probes` tells them
+apart by trying them.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ..arguments import error
-from ..ops.permute import interleaved_to_half
 from ..ops.rope import apply_rope, rope
+from ..types import Layout, Rounding
+from .hf_calls import Signature
+from .tables import check_tied
 
 HALF_DTYPES = (torch.bfloat16, torch.float16)
 Function = Callable[..., Any]
@@ -26,18 +27,27 @@ Function = Callable[..., Any]
 class Form(NamedTuple):
     """A rotation by the tables of Hugging Face code, ``[.., S, W]``."""
 
-    tables: str  # "tiled" c0 c1 c0 c1, "repeated" c0 c0 c1 c1, "half" c0 c1
+    tables: str  # "tiled" c0 c1 c0 c1, "repeated" c0 c0 c1 c1, "half" c0 c1, "complex" c0 + i*s0
     interleaved: bool = False
     inverse: bool = False
     halved: bool = False  # reads interleaved pairs and writes halves
+    tail: bool = False  # the last R of D channels
 
     def __str__(self) -> str:
         pairs = "interleaved" if self.interleaved or self.halved else "half"
         notes = [", inverse"] * self.inverse + [" written as halves"] * self.halved
+        notes += [" of the last channels"] * self.tail
         return f"{pairs} pairs{''.join(notes)}, {self.tables} tables"
 
+    @property
+    def full_width(self) -> bool:
+        return self.tables in ("tiled", "repeated")
 
-FORMS = (
+    def rotary_dim(self, table: Tensor) -> int:
+        return table.shape[-1] if self.full_width else 2 * table.shape[-1]
+
+
+FRONT = (
     Form("tiled"),  # LLaMA and most others
     Form("repeated", interleaved=True),  # Cohere
     Form("tiled", interleaved=True),  # GLM
@@ -45,30 +55,78 @@ FORMS = (
     Form("half"),  # gpt-oss
     Form("tiled", inverse=True),  # nanochat
     Form("tiled", halved=True),  # DeepSeek-V3
+    Form("complex", interleaved=True),  # Llama 4
 )
+FORMS = (*FRONT, *(form._replace(tail=True) for form in FRONT))
 
 
 def rotate(
-    op: str, form: Form, q: Tensor, k: Tensor | None, cos: Tensor, sin: Tensor, unsqueeze_dim: int
+    op: str,
+    form: Form,
+    layout: Layout,
+    q: Tensor,
+    k: Tensor | None,
+    cos: Tensor,
+    sin: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Rotate with tables ``[S, W]`` or ``[B | 1, S, W]`` that get an axis at `unsqueeze_dim` to
-    line up with q and k."""
-    layout = layout_of(op, q, cos, unsqueeze_dim)
-    cos, sin = _half_width(op, form, cos), _half_width(op, form, sin)
-    if form.halved:
-        width = 2 * cos.shape[-1]
-        q = interleaved_to_half(q, width)
-        k = None if k is None else interleaved_to_half(k, width)
-    if cos.dim() == 2:  # as rows of one batch entry, so that their number must be S
-        cos, sin = cos[None], sin[None]
-    options: dict[str, Any] = {"interleaved": form.interleaved, "inverse": form.inverse}
-    if k is None:
-        return rope(q, cos, sin, layout=layout, **options), None
-    return apply_rope(q, k, cos, sin, layout=layout, **options)
+    """Rotate the last S tokens, with tables ``[B | 1, S, W]``."""
+    rotary_dim, tokens = form.rotary_dim(cos), layout.index("s") - len(layout)
+    whole = not form.tail and q.shape[tokens] == cos.shape[-2]
+    inner = (q, k) if whole else [_part(form, x, tokens, cos, rotary_dim) for x in (q, k)]
+    options: dict[str, Any] = {
+        "layout": layout,
+        "interleaved": form.interleaved or form.halved,
+        "interleaved_out": form.interleaved,
+        "inverse": form.inverse,
+    }
+    cos = half_width(op, form, cos)
+    sin = None if sin is None else half_width(op, form, sin)
+    if inner[1] is None:
+        turned = rope(inner[0], cos, sin, **options), None  # type: ignore[arg-type]
+    else:
+        turned = apply_rope(inner[0], inner[1], cos, sin, **options)  # type: ignore[arg-type,assignment]
+    if whole:
+        return turned
+    joined = [_join(form, x, y, tokens, rotary_dim) for x, y in zip((q, k), turned, strict=True)]
+    return joined[0], joined[1]  # type: ignore[return-value]  # q is a tensor
 
 
-def layout_of(op: str, q: Tensor, cos: Tensor, unsqueeze_dim: int) -> str:
-    """Where the heads of q stand, from where its tables get an axis to broadcast over."""
+def _part(form: Form, x: Tensor | None, tokens: int, cos: Tensor, rotary_dim: int) -> Tensor | None:
+    """What is turned, a view."""
+    if x is None:
+        return None
+    prefix = x.shape[tokens] - cos.shape[-2]
+    if prefix > 0:
+        x = x.narrow(tokens, prefix, cos.shape[-2])
+    if form.tail:
+        x = x[..., x.shape[-1] - rotary_dim :]
+    return x
+
+
+def _join(
+    form: Form, x: Tensor | None, turned: Tensor | None, tokens: int, rotary_dim: int
+) -> Tensor | None:
+    """Together with the channels and tokens that stay."""
+    if x is None or turned is None:
+        return None
+    prefix = x.shape[tokens] - turned.shape[tokens]
+    if form.tail and x.shape[-1] > rotary_dim:
+        rest = x.narrow(tokens, prefix, turned.shape[tokens])[..., : x.shape[-1] - rotary_dim]
+        turned = torch.cat([rest, turned], -1)
+    return torch.cat([x.narrow(tokens, 0, prefix), turned], tokens) if prefix > 0 else turned
+
+
+def half_width(op: str, form: Form, table: Tensor) -> Tensor:
+    width = table.shape[-1]
+    if not form.full_width:
+        return table
+    if width % 2:
+        raise error(ValueError, op, f"cos and sin must have an even number of columns, got {width}")
+    return table[..., ::2] if form.tables == "repeated" else table[..., : width // 2]
+
+
+def heads_axis(op: str, cos: Tensor, unsqueeze_dim: int) -> int:
+    """-2 or -3: where the heads of q stand, from where its tables get an axis to broadcast over."""
     ranks = cos.dim() + 1
     heads = unsqueeze_dim - ranks if unsqueeze_dim >= 0 else unsqueeze_dim
     if cos.dim() not in (2, 3) or heads not in (-2, -3):
@@ -78,38 +136,48 @@ def layout_of(op: str, q: Tensor, cos: Tensor, unsqueeze_dim: int) -> str:
             "unsqueeze_dim must put the axis of the heads before or after the tokens of cos, got "
             f"{unsqueeze_dim} with cos of shape {list(cos.shape)}",
         )
-    return "b" * (q.dim() - 3) + ("shd" if heads == -2 else "hsd")
+    return heads
 
 
-def _half_width(op: str, form: Form, table: Tensor) -> Tensor:
-    width = table.shape[-1]
-    if form.tables == "half":
-        return table
-    if width % 2:
-        raise error(ValueError, op, f"cos and sin must have an even number of columns, got {width}")
-    return table[..., ::2] if form.tables == "repeated" else table[..., : width // 2]
+def layout_of(q: Tensor, heads: int) -> Layout:
+    layout = "b" * (q.dim() - 3) + ("shd" if heads == -2 else "hsd")
+    return cast(Layout, layout)  # anything else is refused, as q of a wrong shape
 
 
-def _pair(form: Form, q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
-    return rotate("apply_rotary_pos_emb", form, q, k, cos, sin, unsqueeze_dim)
+class Kind(NamedTuple):
+    """What calls have in common for which a function has been tried."""
+
+    rank: int  # of q: 4 or 3
+    tables: str  # axes of the tables, "1" being one of size 1: "sw", "bsw", "s1w", "bs1w", "b1sw"
+    shared: bool  # one table for all of the batch
+    axis: int | None  # unsqueeze_dim, None where it is not given
+    alone: bool  # without k
+    partial: bool  # R < D
 
 
-def _pair_with_ids(
-    form: Form, q: Any, k: Any, cos: Any, sin: Any, position_ids: Any = None, unsqueeze_dim: int = 1
-) -> Any:
-    return _pair(form, q, k, cos, sin, unsqueeze_dim)  # these do not read position_ids either
+def kind_of(
+    form: Form, q: Tensor, k: Tensor | None, cos: Tensor, axis: int | None, fixed: bool
+) -> Kind:
+    """`fixed`: the function takes no axis, so that tables may have that of the heads already."""
+    rank, tables = cos.dim(), "sw"
+    if rank == 3:
+        column = fixed and cos.shape[1] == 1 and cos.shape[0] == q.shape[-3] != 1
+        tables = "s1w" if column else "bsw"
+    elif rank == 4:
+        tables = "b1sw" if cos.shape[1] == 1 else "bs1w"
+    # Not the comparisons themselves: of traced sizes they are no bool.
+    shared = True if tables[0] != "b" or cos.shape[0] == 1 else False  # noqa: SIM210
+    partial = True if form.rotary_dim(cos) < q.shape[-1] else False  # noqa: SIM210
+    return Kind(q.dim(), tables, shared, axis, k is None, partial)
 
 
-def _vision(form: Form, q: Any, k: Any, cos: Any, sin: Any) -> Any:
-    return _pair(form, q, k, cos, sin, -2)
-
-
-def _single(form: Form, x: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1) -> Any:
-    return rotate("apply_rotary_pos_emb", form, x, None, cos, sin, unsqueeze_dim)[0]
-
-
-def _single_sin_first(form: Form, tensor: Any, sin: Any, cos: Any) -> Any:
-    return _single(form, tensor, cos, sin, 2)
+def in_rows(table: Tensor, tables: str) -> Tensor:
+    """As ``[B | 1, S, W]``."""
+    if tables == "sw":
+        return table[None]
+    if tables == "s1w":
+        return table.transpose(0, 1)
+    return table if tables == "bsw" else table.squeeze(2 if tables == "bs1w" else 1)
 
 
 class ContiguousGradient(torch.autograd.Function):
@@ -131,102 +199,82 @@ def contiguous_gradient(x: Any) -> Any:
     return x
 
 
-def _signature(function: Function) -> tuple[tuple[str, Any, Any], ...]:
-    parameters = inspect.signature(function).parameters.values()
-    return tuple((p.name, p.kind, p.default) for p in parameters)
-
-
-CALLS = {_signature(call)[1:]: call for call in
-         (_pair, _pair_with_ids, _vision, _single, _single_sin_first)}  # fmt: skip
-
-
 class Rotation(NamedTuple):
-    """A known rotation: how to call ours in its place."""
+    """A known rotation: where ours gives the results of a function. Every other call is its own."""
 
-    call: Function
     form: Form
-    rounds_once: bool  # in bfloat16 too, so that ours gives its bits
+    signature: Signature
+    kinds: dict[Kind, int]  # to the axis of the heads
+    prefixed: frozenset[Kind]  # where q may have more tokens than the tables: the first stay
+    exact: frozenset[tuple[torch.dtype, torch.dtype]]  # of q and tables: ours gives its bits
+    tied: bool  # it reads all columns of a full-width table, so that they must be tied
+    pair: bool  # without k it returns (q, None)
+    reads_ids: bool
 
     def __str__(self) -> str:
         return str(self.form)
 
-    def replacement(self, original: Function, rounding: str) -> Function:
-        call, form, rounds_once = self.call, self.form, self.rounds_once
+    def run(self, given: dict[str, Any] | None, exact: bool = False) -> Any:
+        """Ours, None for a call that is not known."""
+        if given is None or not {"q", "cos"} <= given.keys():
+            return None
+        q, k, cos, sin = given["q"], given.get("k"), given["cos"], given.get("sin")
+        axis = given.get("axis")
+        if not all(isinstance(x, Tensor) for x in (q, cos)) or isinstance(axis, bool):
+            return None
+        if (self.reads_ids and given.get("ids") is not None) or not 3 <= q.dim() <= 4:
+            return None
+        kind = kind_of(self.form, q, k, cos, axis, "axis" not in self.signature.roles.values())
+        heads = self.kinds.get(kind)
+        if heads is None or not self._fits(kind, heads, q, k, cos, sin):
+            return None
+        if exact:
+            if (q.dtype, cos.dtype) not in self.exact:
+                return None
+            q, k = contiguous_gradient(q), contiguous_gradient(k)
+        op = "apply_rotary_pos_emb"
+        if self.tied:
+            check_tied(op, "cos", cos, self.form.tables == "repeated")
+            check_tied(op, "sin", sin, self.form.tables == "repeated")  # type: ignore[arg-type]
+        cos, sin = in_rows(cos, kind.tables), None if sin is None else in_rows(sin, kind.tables)
+        results = rotate(op, self.form, layout_of(q, heads), q, k, cos, sin)
+        return (
+            results if "k" in self.signature.places and (k is not None or self.pair) else results[0]
+        )
 
-        @functools.wraps(original)
-        def rotated_once(*args: Any, **kwargs: Any) -> Any:
-            return call(form, *args, **kwargs)
-
-        @functools.wraps(original)
-        def as_original(*args: Any, **kwargs: Any) -> Any:
-            x = args[0] if args else next(iter(kwargs.values()))
-            if x.dtype in HALF_DTYPES and not rounds_once:
-                return original(*args, **kwargs)
-            return call(form, *map(contiguous_gradient, args), **kwargs)
-
-        return rotated_once if rounding == "once" else as_original
-
-
-def recognize(function: Function) -> Rotation | None:
-    """The rotation that gives the bits of `function`, None if none here does."""
-    try:
-        call = CALLS.get(_signature(function))
-    except (TypeError, ValueError):  # no signature
-        return None
-    if call is None:
-        return None
-    for form in FORMS:
-        if _agree(call, form, function, torch.float32):
-            return Rotation(call, form, _agree(call, form, function, torch.bfloat16))
-    return None
-
-
-def _agree(call: Function, form: Form, function: Function, dtype: torch.dtype) -> bool:
-    with torch.no_grad():
-        for args in _probes(call, form, dtype):
-            try:
-                right = function(*args)
-            except (RuntimeError, IndexError):
-                return False  # these tables do not fit it: it is of another form
-            ours = call(form, *args)
-            pairs = zip(_tuple(ours), _tuple(right), strict=False)
-            if len(_tuple(ours)) != len(_tuple(right)):
+    def _fits(self, kind: Kind, heads: int, q: Tensor, k: Any, cos: Tensor, sin: Any) -> bool:
+        """Whether shapes and dtypes match without broadcasting, and no table wants a gradient."""
+        if self.form.tables == "complex":
+            fitting = sin is None and cos.is_complex()
+        else:
+            fitting = (
+                isinstance(sin, Tensor)
+                and (sin.shape, sin.dtype) == (cos.shape, cos.dtype)
+                and cos.dtype in (q.dtype, torch.float32)
+            )
+        # The gradient of a full-width table would come out in half of its columns.
+        wanted = cos.requires_grad or (sin is not None and sin.requires_grad)
+        shape, tokens = q.shape, -3 if heads == -2 else -2
+        if k is not None:
+            if not isinstance(k, Tensor) or k.dtype != q.dtype or k.dim() != len(shape):
                 return False
-            if not all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs):
+            other = k.shape
+            if other[tokens] != shape[tokens] or other[-1] != shape[-1]:
                 return False
-    return True
+            if len(other) == 4 and other[0] != shape[0]:
+                return False
+        rows = in_rows(cos, kind.tables).shape
+        return (
+            fitting
+            and not (wanted and torch.is_grad_enabled())
+            and (kind.shared or rows[0] == shape[0])
+            and (rows[1] == shape[tokens] or (rows[1] < shape[tokens] and kind in self.prefixed))
+            and self.form.rotary_dim(cos) <= shape[-1]
+        )
 
+    def replacement(self, original: Function, rounding: Rounding) -> Function:
+        def rotated(*args: Any, **kwargs: Any) -> Any:
+            results = self.run(self.signature.bind(args, kwargs), rounding == "transformers")
+            return original(*args, **kwargs) if results is None else results
 
-def _tuple(result: Any) -> tuple[Any, ...]:
-    return result if isinstance(result, tuple) else (result,)
-
-
-def _probes(call: Function, form: Form, dtype: torch.dtype) -> Iterator[tuple[Any, ...]]:
-    """Arguments for both: 2 batch entries of different tables, 3 and 1 heads, 4 tokens, 16 of 16
-    channels."""
-    generator = torch.Generator("cpu").manual_seed(0)
-
-    def random(*shape: int) -> Tensor:
-        values = torch.rand(*shape, generator=generator, dtype=torch.float32, device="cpu")
-        return (2 * values - 1).to(dtype)
-
-    def table(*shape: int) -> Tensor:
-        half = random(*shape)
-        if form.tables == "half":
-            return half
-        return half.repeat_interleave(2, -1) if form.tables == "repeated" else half.repeat(1, 1, 2)
-
-    if call is _vision:
-        tables = (table(1, 4, 8)[0], table(1, 4, 8)[0])
-        yield random(4, 3, 16), random(4, 1, 16), *tables
-        return
-    tables = (table(2, 4, 8), table(2, 4, 8))
-    if call is _single_sin_first:
-        yield random(2, 4, 3, 16), *tables
-    elif call is _single:
-        yield random(2, 3, 4, 16), *tables
-        yield random(2, 4, 3, 16), *tables, 2
-    else:
-        extra = [None] if call is _pair_with_ids else []
-        yield random(2, 3, 4, 16), random(2, 1, 4, 16), *tables
-        yield random(2, 4, 3, 16), random(2, 4, 1, 16), *tables, *extra, 2
+        return functools.update_wrapper(rotated, original, updated=())

@@ -10,6 +10,7 @@ from ..ops.rope import apply_rope
 from ..ops.rope_frequencies import rope_frequencies
 from ..ops.rope_options import check_flags, check_tensors
 from ..ops.rope_table import rope_table
+from ..types import Precision
 
 SCALED = {
     "rope_type": "llama3",
@@ -26,7 +27,7 @@ def precompute_freqs_cis(
     theta: float = 10000.0,
     use_scaled: bool = False,
     *,
-    precision: str = "float32",
+    precision: Precision = "float32",
 ) -> Tensor:
     """``cos + i*sin`` of positions ``0 .. end-1``, complex64 ``[end, dim/2]``.
 
@@ -74,4 +75,4 @@ def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor,
             op,
             f"freqs_cis must have shape [S, D/2] = {wanted}, got {list(freqs_cis.shape)}",
         )
-    return apply_rope(xq, xk, freqs_cis)  # type: ignore[return-value]  # xk is a tensor
+    return apply_rope(xq, xk, freqs_cis)

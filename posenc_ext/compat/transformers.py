@@ -9,11 +9,9 @@ transformers itself is not imported.
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +19,13 @@ from torch import Tensor, nn
 from ..arguments import error, integer
 from ..ops.rope import apply_rope
 from ..ops.rope_options import check_tensors
-from . import hf_alibi, hf_rotations
-from .hf_rotations import HALF_DTYPES, Form, layout_of, rotate
+from ..types import Rounding
+from . import hf_alibi, hf_probes
+from .hf_calls import functions_of, looks_up, name_of
+from .hf_rotations import HALF_DTYPES, Form, heads_axis, layout_of, rotate
+from .tables import check_tied
 
-ROUNDINGS = ("once", "transformers")
-# What modeling code calls functions that rotate or build a bias.
-NAMES = re.compile(r"(apply|vision_apply)_(\w+_)?(rotary|rope)_\w+|build_(\w+_)?alibi_\w+")
+ROUNDINGS = get_args(Rounding)
 
 
 def apply_rotary_pos_emb(
@@ -37,7 +36,7 @@ def apply_rotary_pos_emb(
     unsqueeze_dim: int = 1,
     *,
     position_ids: Tensor | None = None,
-    rounding: str = "once",
+    rounding: Rounding = "once",
 ) -> tuple[Tensor, Tensor]:
     """Rotate query and key by full-width tables, as the function of this name in transformers.
 
@@ -47,8 +46,7 @@ def apply_rotary_pos_emb(
     >>> q, k = torch.randn(2, 8, 5, 4), torch.randn(2, 2, 5, 4)  # [B, H, S, D]
     >>> q, k = apply_rotary_pos_emb(q, k, angle.cos(), angle.sin())
 
-    ``x*cos + rotate_half(x)*sin``, with the halves of the columns of `cos` and `sin` being equal:
-    only the first half is read.
+    ``x*cos + rotate_half(x)*sin``. The halves of the columns of `cos` and `sin` must be equal.
 
     Args:
         q, k: ``[B, H, S, D]``, or ``[B, S, H, D]`` with `unsqueeze_dim` 2; float32, float64,
@@ -66,7 +64,8 @@ def apply_rotary_pos_emb(
         The rotated `q` and `k`.
 
     Raises:
-        TypeError, ValueError: as :func:`posenc_ext.apply_rope`.
+        TypeError, ValueError: as :func:`posenc_ext.apply_rope`, or tables whose halves differ. That
+            is looked at once for each table; on CUDA it is a device assert.
     """
     op = "apply_rotary_pos_emb"
     _check_rounding(op, rounding)
@@ -92,16 +91,32 @@ def apply_rotary_pos_emb(
                 "position_ids must be None unless cos is [L, R], got both with cos of shape "
                 f"{list(cos.shape)}",
             )
+    heads = heads_axis(op, cos if position_ids is None else cos[None], unsqueeze_dim)
+    _check_tables(op, q, cos, heads, position_ids)
+    for name, table in (("cos", cos), ("sin", sin)):
+        check_tied(op, name, table)
     if rounding == "once" or q.dtype not in HALF_DTYPES:
-        return _round_once(op, q, k, cos, sin, unsqueeze_dim, position_ids)
+        return _round_once(op, q, k, cos, sin, heads, position_ids)
     # Their operations check little. Ours check everything, without a head to rotate too.
-    heads = layout_of(op, q, cos if position_ids is None else cos[None], unsqueeze_dim).index("h")
-    nothing = q.detach().narrow(heads, 0, 0), k.detach().narrow(heads, 0, 0)
-    _round_once(op, *nothing, cos.detach(), sin.detach(), unsqueeze_dim, position_ids)
+    axis = heads if q.dim() == 4 else heads + 3
+    nothing = q.detach().narrow(axis, 0, 0), k.detach().narrow(axis, 0, 0)
+    _round_once(op, *nothing, cos.detach(), sin.detach(), heads, position_ids)
     if position_ids is not None:
         cos, sin = cos[position_ids], sin[position_ids]
     cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
     return _round_each(q, cos, sin), _round_each(k, cos, sin)
+
+
+def _check_tables(op: str, q: Tensor, cos: Tensor, heads: int, position_ids: Tensor | None) -> None:
+    """The shape of the tables, in terms of what the caller has."""
+    tokens, d = q.shape[-2 if heads == -3 else -3], q.shape[-1]
+    if cos.shape[-1] % 2 or cos.shape[-1] > d:
+        rule = f"an even number of columns, at most D = {d}"
+    elif position_ids is None and cos.shape[-2] != tokens:
+        rule = f"one row for each of the {tokens} tokens of q"
+    else:
+        return
+    raise error(ValueError, op, f"cos must have {rule}, got {list(cos.shape)}")
 
 
 def _round_once(
@@ -110,14 +125,14 @@ def _round_once(
     k: Tensor,
     cos: Tensor,
     sin: Tensor,
-    unsqueeze_dim: int,
+    heads: int,
     position_ids: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
+    layout, n = layout_of(q, heads), cos.shape[-1] // 2
     if position_ids is None:
-        return rotate(op, Form("tiled"), q, k, cos, sin, unsqueeze_dim)  # type: ignore[return-value]  # k is a tensor
-    n = cos.shape[-1] // 2
-    layout = layout_of(op, q, cos[None], unsqueeze_dim)
-    return apply_rope(q, k, cos[:, :n], sin[:, :n], layout=layout, positions=position_ids)  # type: ignore[return-value]
+        cos, sin = (t[None] if t.dim() == 2 else t for t in (cos, sin))
+        return rotate(op, Form("tiled"), layout, q, k, cos, sin)  # type: ignore[return-value]  # k is a tensor
+    return apply_rope(q, k, cos[:, :n], sin[:, :n], layout=layout, positions=position_ids)
 
 
 def _round_each(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -147,7 +162,9 @@ class _Patched(NamedTuple):
 _patched: dict[tuple[str, str], _Patched] = {}
 
 
-def patch(model_or_module: nn.Module | ModuleType, *, rounding: str = "once") -> list[Swap]:
+def patch(
+    model_or_module: nn.Module | type[nn.Module] | ModuleType, *, rounding: Rounding = "once"
+) -> list[Swap]:
     """Make a model of transformers rotate, or build its ALiBi bias, with the kernels here.
 
     >>> import types, torch
@@ -166,11 +183,13 @@ def patch(model_or_module: nn.Module | ModuleType, *, rounding: str = "once") ->
     A model calls a function of the module that its code stands in. That function is swapped, so
     every model of the same family in this process changes with it, also one that is compiled
     already. What it does is found by trying it on small inputs: ours takes its place only if it
-    gives the same bits in float32.
+    gives the same bits in float32, for the kinds of calls that were tried. In any other call the
+    original runs.
 
     Args:
-        model_or_module: a model, or the module of its code
-            (``transformers.models.llama.modeling_llama``).
+        model_or_module: a model, its class, or the module of its code
+            (``transformers.models.llama.modeling_llama``). Of a model, only functions that its code
+            looks up are swapped; of a class or module, all that stand there.
         rounding: as for :func:`apply_rotary_pos_emb`: "once" rounds half precision once,
             "transformers" keeps its bits: there the original function runs, unless it rounds once
             itself.
@@ -179,29 +198,32 @@ def patch(model_or_module: nn.Module | ModuleType, *, rounding: str = "once") ->
         What has been swapped. Patching again changes nothing but the rounding.
 
     Raises:
-        TypeError: neither a model nor a module.
-        ValueError: nothing to swap, or a function that is not known: then nothing is swapped.
+        TypeError: not a model, a class of models or a module.
+        ValueError: nothing to swap, or a function that is not known: then nothing is swapped. From
+            a swapped function, in a later call: a table of full width whose halves differ.
     """
     _check_rounding("patch", rounding)
-    found = list(_functions("patch", model_or_module))
-    if not found:
+    found = list(functions_of("patch", model_or_module))
+    used = [entry for entry in found if looks_up(model_or_module, entry[0], entry[1])]
+    if not used:
+        there = f", where no code looks up {found[0][1]}" if found else ""
         raise error(
             ValueError,
             "patch",
-            "model_or_module must come from code with a function apply_rotary_pos_emb, "
-            f"build_alibi_tensor or alike, got {_name(model_or_module)}",
+            "model_or_module must come from code that calls a function apply_rotary_pos_emb, "
+            f"build_alibi_tensor or alike, got {name_of(model_or_module)}{there}",
         )
     prepared = {}
-    for module, name, function in found:
+    for module, name, function in used:
         known = _patched.get((module.__name__, name))
         original = known.original if known and function is known.ours else function
-        form = hf_rotations.recognize(original) or hf_alibi.recognize(original)
-        if form is None:
+        form = hf_alibi.recognize(original) or hf_probes.recognize(original)
+        if isinstance(form, str):
             raise error(
                 ValueError,
                 "patch",
                 f"model_or_module must use rotations known here, got {module.__name__}.{name}, "
-                "whose results differ from each",
+                f"which {form}",
             )
         swap = Swap(module.__name__, name, str(form), rounding)
         if known and function is known.ours and known.swap == swap:
@@ -216,14 +238,14 @@ def patch(model_or_module: nn.Module | ModuleType, *, rounding: str = "once") ->
     return [patched.swap for patched in prepared.values()]
 
 
-def unpatch(model_or_module: nn.Module | ModuleType) -> list[str]:
+def unpatch(model_or_module: nn.Module | type[nn.Module] | ModuleType) -> list[str]:
     """Undo :func:`patch`, for every model of the family; return the names that were restored.
 
     Raises:
-        TypeError: neither a model nor a module.
+        TypeError: not a model, a class of models or a module.
         ValueError: a function was replaced by something else after `patch`.
     """
-    found = list(_functions("unpatch", model_or_module))
+    found = list(functions_of("unpatch", model_or_module))
     restored = []
     for module, name, function in found:
         patched = _patched.get((module.__name__, name))
@@ -241,30 +263,6 @@ def unpatch(model_or_module: nn.Module | ModuleType) -> list[str]:
             if function is patched.ours:
                 restored.append(f"{module.__name__}.{name}")
     return restored
-
-
-def _functions(op: str, model: Any) -> Iterator[tuple[ModuleType, str, Callable[..., Any]]]:
-    """The functions to swap in the modules that hold the code of a model."""
-    if isinstance(model, ModuleType):
-        modules = [model]
-    elif isinstance(model, nn.Module):
-        classes = {c: None for part in model.modules() for c in type(part).__mro__}
-        names = {c.__module__: None for c in classes}
-        modules = [sys.modules[name] for name in names if name in sys.modules]
-    else:
-        raise error(
-            TypeError,
-            op,
-            f"model_or_module must be a model or a module, got {type(model).__name__}",
-        )
-    for module in modules:
-        for name, value in list(vars(module).items()):
-            if callable(value) and NAMES.fullmatch(name):
-                yield module, name, value
-
-
-def _name(model: Any) -> str:
-    return model.__name__ if isinstance(model, ModuleType) else type(model).__name__
 
 
 def _check_rounding(op: str, rounding: Any) -> None:

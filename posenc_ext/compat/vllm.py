@@ -71,7 +71,7 @@ def rotary_embedding(
             op,
             f"rope_dim_offset must be from 0 to head_size - R = {size - width}, got {first}",
         )
-    q = _heads(op, "query", query, positions, size)[..., first:]
+    q = _heads(op, "query", query, positions, size, first)
     cos, sin = readable(cos_sin_cache, query).chunk(2, -1)
     layout = "shd" if positions.dim() == 1 else "bshd"
     options: dict[str, Any] = {"layout": layout, "positions": positions, "interleaved": not is_neox,
@@ -79,19 +79,21 @@ def rotary_embedding(
     if key is None:
         rope(q, cos, sin, **options)
         return
-    k = _heads(op, "key", key, positions, size)[..., first:]
+    k = _heads(op, "key", key, positions, size, first)
     apply_rope(q, k, cos, sin, **options)
 
 
-def _heads(op: str, name: str, x: Tensor, positions: Tensor, size: int) -> Tensor:
-    """x as ``[.., H, D]``, a view."""
-    if x.dim() == positions.dim() + 1 and size > 0 and x.shape[-1] % size == 0:
-        x = x.unflatten(-1, (x.shape[-1] // size, size))
-    if x.shape[:-2] != positions.shape or x.shape[-1] != size:
+def _heads(op: str, name: str, x: Tensor, positions: Tensor, size: int, first: int) -> Tensor:
+    """The channels of x from `first` on, as ``[.., H, D]``, a view."""
+    sizes: tuple[int, ...] = x.shape
+    if len(sizes) == positions.dim() + 1 and size > 0 and sizes[-1] % size == 0:
+        sizes = (*sizes[:-1], sizes[-1] // size, size)
+        x = x.view(sizes)
+    if sizes[:-2] != positions.shape or sizes[-1] != size:
         raise error(
             ValueError,
             op,
             f"{name} must have shape [.., H * D] or [.., H, D] with D = {size} and .. = "
             f"{list(positions.shape)} as in positions, got {list(x.shape)}",
         )
-    return x
+    return x[..., first:] if first else x

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.utils.checkpoint import checkpoint
 
-from ..arguments import at_least, probability
-from ..ops.alibi import alibi_bias, alibi_slopes, alibi_softmax
+from ..arguments import at_least, known, probability
+from ..ops.alibi import alibi_bias, alibi_slopes
 from ..ops.rope_options import check_flags
+from ..types import Cache, called_as
 from .attention import (
-    Cache,
+    CachedMasks,
+    attention_weights,
     check_call,
     extend,
     head_sizes,
+    kv_heads,
     merge_heads,
     outputs,
     split_scale,
 )
+from .kv_cache import KVCache
+from .tracing import record
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _OP = "ALiBiAttention"
 
@@ -40,6 +49,8 @@ class ALiBiAttention(nn.Module):
 
     Args:
         d_model, num_heads: `d_model` is a multiple of `num_heads`.
+        num_kv_heads: heads of keys and values (GQA), a divisor of `num_heads`; default: as many.
+            The rows of `qkv` are those of the queries, then keys, then values, head by head.
         causal: a token sees itself and what came before.
         bias: of the two projections.
         dropout: of the attention weights, in training.
@@ -49,7 +60,8 @@ class ALiBiAttention(nn.Module):
         query_block: None computes scores ``[B, H, S, K]`` and one fused softmax. A number, for long
             inputs, takes that many queries at a time through ``scaled_dot_product_attention``, so
             that memory is O(K) a block, in training too: backward computes each block again, except
-            under torch.func.
+            under torch.func. A graph that torch.compile or torch.export made for any length has no
+            such loop and computes as with None.
         device, dtype: of the projections.
 
     Source: https://arxiv.org/abs/2108.12409.
@@ -61,6 +73,7 @@ class ALiBiAttention(nn.Module):
         self,
         d_model: int,
         num_heads: int,
+        num_kv_heads: int | None = None,
         *,
         causal: bool = True,
         bias: bool = True,
@@ -73,60 +86,111 @@ class ALiBiAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.d_model, self.num_heads = head_sizes(_OP, d_model, num_heads)
+        self.num_kv_heads = kv_heads(_OP, self.num_heads, num_kv_heads)
         check_flags(_OP, causal=causal, bias=bias, learn_slopes=learn_slopes)
         self.query_block = (
             None if query_block is None else at_least(_OP, "query_block", query_block, 1)
         )
         self.dropout = probability(_OP, dropout)
         self.causal, self.max_bias, self.learn_slopes = bool(causal), max_bias, bool(learn_slopes)
-        self.qkv = nn.Linear(d_model, 3 * d_model, bias=bias, device=device, dtype=dtype)
+        kv_width = self.num_kv_heads * (self.d_model // self.num_heads)
+        self.qkv = nn.Linear(d_model, d_model + 2 * kv_width, bias=bias, device=device, dtype=dtype)
         self.out = nn.Linear(d_model, d_model, bias=bias, device=device, dtype=dtype)
         if learn_slopes:
             slopes = alibi_slopes(num_heads, max_bias=max_bias, device=device)
             self.slopes = nn.Parameter(slopes.to(self.out.weight.dtype))
         else:
-            self.register_buffer("slopes", self._fixed_slopes(), persistent=False)
+            # No buffer, which casts of all buffers (FSDP's buffer_dtype, a loop) would round.
+            self.slopes = self._fixed_slopes(self.out.weight.device)
             self.register_load_state_dict_post_hook(_renew_slopes)
 
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False,
+        use_cache: Literal[False] = False, **options: Unpack[CachedMasks],
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True],
+        use_cache: Literal[False] = False, **options: Unpack[CachedMasks],
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False,
+        use_cache: Literal[True], **options: Unpack[CachedMasks],
+    ) -> tuple[Tensor, Cache]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True],
+        use_cache: Literal[True], **options: Unpack[CachedMasks],
+    ) -> tuple[Tensor, Tensor, Cache]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: bool = False, use_cache: bool = False,
+        **options: Unpack[CachedMasks],
+    ) -> Any: ...  # fmt: skip
     def forward(
         self,
         x: Tensor,
         *,
         key_padding_mask: Tensor | None = None,
-        past: Cache | None = None,
+        attn_mask: Tensor | None = None,
+        past: Cache | KVCache | None = None,
         use_cache: bool = False,
-    ) -> Tensor | tuple[Tensor, Cache]:
+        need_weights: bool = False,
+    ) -> Any:
         """Attend from x ``[B, S, d_model]`` to itself and what is in `past`.
 
         Args:
-            key_padding_mask: bool ``[B, K]``, True for real tokens; K counts those in `past` too. A
-                query that sees no real key gets the attention output 0.
-            past: keys and values ``[B, H, K - S, D]`` that an earlier call returned.
-            use_cache: return ``(y, cache)``, the cache being `past` for the next call.
+            key_padding_mask, attn_mask: as for :class:`RelativeSelfAttention`.
+            past: keys and values ``[B, num_kv_heads, K - S, D]`` that an earlier call returned;
+                or a :class:`KVCache`, to which the call appends.
+            use_cache: also return the cache, `past` for the next call.
+            need_weights: also return the weights ``[B, H, S, K]``, as applied (after dropout). They
+                are made whole then, whatever `query_block` says.
+
+        Returns:
+            y ``[B, S, d_model]``, or ``(y, weights)``, ``(y, cache)``, ``(y, weights, cache)``.
         """
-        check_call(_OP, x, (self.d_model, self.num_heads), key_padding_mask, None, past)
-        check_flags(_OP, use_cache=use_cache)
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        if isinstance(x, Proxy):
+            return record(locals())
+        kv, dim = self.num_kv_heads, self.d_model // self.num_heads
+        sizes = (self.d_model, self.num_heads)
+        check_call(_OP, x, sizes, key_padding_mask, attn_mask, past, kv)
+        check_flags(_OP, use_cache=use_cache, need_weights=need_weights)
+        heads = self.qkv(x).unflatten(-1, (-1, dim)).transpose(1, 2)
+        q, k, v = heads.split((self.num_heads, kv, kv), 1)
         k, v = extend(_OP, past, k, v)
-        attend = self._fused if self.query_block is None else self._in_blocks
-        y = self.out(merge_heads(attend(q, k, v, key_padding_mask)))
-        return outputs(y, None, (k, v) if use_cache else None)
+        cache = past if isinstance(past, KVCache) else (k, v)
+        if kv != self.num_heads:  # every key and value serves as many heads
+            k, v = (t.repeat_interleave(self.num_heads // kv, 1) for t in (k, v))
+        weights: Tensor | None = None
+        if need_weights or self.query_block is None or not known(q.shape[2], k.shape[2]):
+            weights = self._weights(q, k, key_padding_mask, attn_mask)
+            y = weights @ v
+        else:
+            y = self._in_blocks(q, k, v, key_padding_mask, attn_mask)
+        y = self.out(merge_heads(y))
+        return outputs(y, weights if need_weights else None, cache if use_cache else None)
 
-    def _fused(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
+
+    def _weights(self, q: Tensor, k: Tensor, keep: Tensor | None, mask: Tensor | None) -> Tensor:
         power, scale = split_scale(q.shape[-1] ** -0.5)
-        weights = alibi_softmax(
-            q * power @ k.transpose(2, 3),
-            self.slopes,
-            scale=scale,
-            causal=self.causal,
-            key_padding_mask=keep,
-        )
-        return F.dropout(weights, self.dropout, self.training) @ v
+        scores = q * power @ k.mT
+        weights = attention_weights(scores, scale, self.causal, keep, mask, self._slopes_beside(q))
+        return F.dropout(weights, self.dropout, self.training)
 
-    def _in_blocks(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+    def _in_blocks(
+        self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, mask: Tensor | None
+    ) -> Tensor:
         block, (s, keys) = self.query_block, (q.shape[2], k.shape[2])
         assert block is not None
-        tensors = (q, k, v, self.slopes)
+        slopes = self._slopes_beside(q)
+        tensors = (q, k, v, slopes)
         recompute = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         if torch._C._are_functorch_transforms_active():  # torch.func refuses checkpoints
             recompute = False
@@ -134,7 +198,10 @@ class ALiBiAttention(nn.Module):
         for start in range(0, max(s, 1), block):
             part = q[:, :, start : start + block]
             first = start + keys - s  # the key at which the first query of the block stands
-            args = (part, k, v, self.slopes, keep, first)
+            rows = mask  # those of the queries of the block, where they differ
+            if mask is not None and mask.dim() > 1 and mask.shape[-2] != 1:
+                rows = mask[..., start : start + block, :]
+            args = (part, k, v, slopes, keep, rows, first)
             if recompute:
                 parts.append(checkpoint(self._block, *args, use_reentrant=False))
             else:
@@ -142,7 +209,14 @@ class ALiBiAttention(nn.Module):
         return torch.cat(parts, 2)
 
     def _block(
-        self, q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, keep: Tensor | None, first: int
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        slopes: Tensor,
+        keep: Tensor | None,
+        mask: Tensor | None,
+        first: int,
     ) -> Tensor:
         rows = q.shape[2]
         if self.causal:  # later keys are hidden anyway
@@ -150,41 +224,51 @@ class ALiBiAttention(nn.Module):
             bias = alibi_bias(slopes, rows, first + rows, causal=True, dtype=q.dtype)
         else:
             bias = _inner_bias(slopes, first, rows, k.shape[2], q.dtype)
-        blind: Tensor | None = None
         if keep is not None:
-            keep = keep[:, : k.shape[2]]
-            seen = keep.cumsum(1)[:, first:] if self.causal else keep.sum(1, keepdim=True)
-            blind = (seen == 0)[:, None, :, None]  # queries without a key: softmax would give NaN
-            bias = bias.masked_fill(~keep[:, None, None, :], -float("inf")).masked_fill(blind, 0.0)
+            bias = bias.masked_fill(~keep[:, None, None, : k.shape[2]], -float("inf"))
+        if mask is not None:
+            seen = mask if mask.shape[-1] == 1 else mask[..., : k.shape[2]]
+            if mask.dtype == torch.bool:
+                bias = bias.masked_fill(~seen, -float("inf"))
+            else:
+                bias = bias + seen.to(bias.dtype)
+        blind: Tensor | None = None  # queries without a key: softmax would give NaN
+        if keep is not None or mask is not None:
+            blind = (bias == -float("inf")).all(-1, keepdim=True)
+            bias = bias.masked_fill(blind, 0.0)
         dropout = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
         return y if blind is None else y.masked_fill(blind, 0.0)
 
-    def _fixed_slopes(self) -> Tensor:
-        weight = self.out.weight
-        dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
+    def _slopes_beside(self, x: Tensor) -> Tensor:
+        if not self.learn_slopes and self.slopes.device != x.device:  # moved, but not by `to`
+            self.slopes = self._fixed_slopes(x.device)
+        return self.slopes
+
+    def _fixed_slopes(self, device: torch.device) -> Tensor:
+        double = self.out.weight.dtype == torch.float64
+        dtype = torch.float64 if double else torch.float32
         with torch.inference_mode(False):  # a module may train after it
-            return alibi_slopes(
-                self.num_heads, max_bias=self.max_bias, dtype=dtype, device=weight.device
-            )
+            return alibi_slopes(self.num_heads, max_bias=self.max_bias, dtype=dtype, device=device)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ALiBiAttention:
         """Made anew rather than cast or copied: also right after `to_empty` and `half`."""
         super()._apply(fn, recurse)
         if not self.learn_slopes:
-            self.slopes = self._fixed_slopes()
+            self.slopes = self._fixed_slopes(self.out.weight.device)
         return self
 
     def extra_repr(self) -> str:
         return (
-            f"{self.d_model}, {self.num_heads}, causal={self.causal}, dropout={self.dropout}, "
+            f"{self.d_model}, {self.num_heads}, num_kv_heads={self.num_kv_heads}, "
+            f"causal={self.causal}, dropout={self.dropout}, "
             f"learn_slopes={self.learn_slopes}, query_block={self.query_block}"
         )
 
 
 def _renew_slopes(module: ALiBiAttention, _: Any) -> None:
     """After weights were assigned to a module made on meta."""
-    module.slopes = module._fixed_slopes()
+    module.slopes = module._fixed_slopes(module.out.weight.device)
 
 
 def _inner_bias(slopes: Tensor, first: int, rows: int, keys: int, dtype: torch.dtype) -> Tensor:

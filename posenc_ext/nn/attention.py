@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -11,8 +11,19 @@ from torch import Tensor
 from ..arguments import LARGEST, at_least, error
 from ..ops.alibi import alibi_softmax
 from ..ops.rope_options import check_tensors
+from ..types import Cache
+from .kv_cache import KVCache
 
-Cache = tuple[Tensor, Tensor]  # keys and values so far, [B, H, K, D] each
+
+class Masks(TypedDict, total=False):
+    """What all attention modules take beside x; for type checkers."""
+
+    key_padding_mask: Tensor | None
+    attn_mask: Tensor | None
+
+
+class CachedMasks(Masks, total=False):
+    past: Cache | KVCache | None
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -38,30 +49,34 @@ def attention_weights(
     causal: bool,
     key_padding_mask: Tensor | None,
     attn_mask: Tensor | None,
+    slopes: Tensor | None = None,
 ) -> Tensor:
-    """``softmax(scale * scores + mask)`` over the keys; a row that sees no key is zeros."""
+    """``softmax(scale * scores + mask)`` over the keys, plus the ALiBi bias of `slopes`; a row that
+    sees no key is zeros."""
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:
             scores = scores.masked_fill(~attn_mask, -float("inf"))
         else:
             scores, scale = scores * scale + attn_mask.to(scores.dtype), 1.0
     # With slopes of 0 this is the plain softmax, and it takes scale and masks in the same pass.
-    slopes = scores.new_zeros(scores.shape[1])
+    slopes = scores.new_zeros(scores.shape[1]) if slopes is None else slopes
     return alibi_softmax(
         scores, slopes, scale=scale, causal=causal, key_padding_mask=key_padding_mask
     )
 
 
-def outputs(y: Tensor, weights: Tensor | None, cache: Cache | None) -> Any:
+def outputs(y: Tensor, weights: Tensor | None, cache: Cache | KVCache | None) -> Any:
     """y, with what else was asked for behind it."""
     rest = tuple(part for part in (weights, cache) if part is not None)
     return (y, *rest) if rest else y
 
 
-def extend(op: str, past: Cache | None, k: Tensor, v: Tensor) -> Cache:
+def extend(op: str, past: Cache | KVCache | None, k: Tensor, v: Tensor) -> Cache:
     """The keys and values of all calls so far."""
     if past is None:
         return k, v
+    if isinstance(past, KVCache):
+        return past.append(k, v)
     if {t.dtype for t in past} != {k.dtype}:
         got = " and ".join(str(t.dtype) for t in past)
         text = f"past must have the dtype of the keys ({k.dtype}), got {got}"
@@ -79,6 +94,17 @@ def head_sizes(op: str, d_model: Any, num_heads: Any) -> tuple[int, int]:
     return d_model, num_heads
 
 
+def kv_heads(op: str, num_heads: int, given: Any) -> int:
+    """The number of heads of keys and values: as given, or as of the queries."""
+    if given is None:
+        return num_heads
+    count = at_least(op, "num_kv_heads", given, 1)
+    if num_heads % count:
+        text = f"num_kv_heads must divide num_heads = {num_heads}, got {count}"
+        raise error(ValueError, op, text)
+    return count
+
+
 def check_call(
     op: str,
     x: Any,
@@ -93,6 +119,7 @@ def check_call(
     `sizes` are d_model and num_heads.
     """
     d_model, heads = sizes
+    past = (past.keys, past.values) if isinstance(past, KVCache) else past
     check_floating(op, "x", x, "[B, S, d_model]", d_model)
     batch, length, _ = x.shape
     keys = length + _cached_keys(op, past, [batch, kv_heads or heads, d_model // heads])
@@ -138,7 +165,7 @@ def _cached_keys(op: str, past: Any, size: list[int]) -> int:
             op,
             f"past must be keys and values [B, H, K - S, D] like {wanted}, got {shapes}",
         )
-    return int(count)
+    return count  # no int(), which binds a traced length
 
 
 def check_masks(op: str, keep: Any, mask: Any, size: tuple[int, int, int, int], x: Tensor) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from ..arguments import at_least, error, probability
 from ..ops.relative import relative_gather
 from ..ops.relative_index import bert_relative_index
 from ..ops.rope_options import check_flags
+from ..types import BertForm, called_as
 from .attention import (
+    Masks,
     attention_weights,
     check_call,
     head_sizes,
@@ -21,8 +24,12 @@ from .attention import (
     split_heads,
     split_scale,
 )
+from .tracing import record
 
-FORMS = ("relative_key", "relative_key_query")
+FORMS = get_args(BertForm)
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class BertRelativeAttention(nn.Module):
@@ -58,7 +65,7 @@ class BertRelativeAttention(nn.Module):
         num_heads: int,
         max_positions: int,
         *,
-        form: str = "relative_key_query",
+        form: BertForm = "relative_key_query",
         causal: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
@@ -83,6 +90,16 @@ class BertRelativeAttention(nn.Module):
         self.distance_embedding = nn.Embedding(2 * self.max_positions - 1, dim, **where)
         self.out = nn.Linear(d_model, d_model, bias=bias, **where) if out_proj else None
 
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False, **options: Unpack[Masks]
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True], **options: Unpack[Masks]
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def forward(self, x: Tensor, *, need_weights: bool, **options: Unpack[Masks]) -> Any: ...
     def forward(
         self,
         x: Tensor,
@@ -99,6 +116,8 @@ class BertRelativeAttention(nn.Module):
         Returns:
             y ``[B, S, d_model]``, or ``(y, weights)``.
         """
+        if isinstance(x, Proxy):
+            return record(locals())
         op, heads = "BertRelativeAttention", self.num_heads
         length = check_call(op, x, (self.d_model, heads), key_padding_mask, attn_mask)
         check_flags(op, need_weights=need_weights)
@@ -126,6 +145,11 @@ class BertRelativeAttention(nn.Module):
         y = merge_heads(weights @ v)
         y = y if self.out is None else self.out(y)
         return outputs(y, weights if need_weights else None, None)
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def extra_repr(self) -> str:
         return (

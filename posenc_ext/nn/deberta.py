@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
-from ..arguments import at_least, error, probability
+from ..arguments import at_least, error, known, probability
 from ..ops.relative import relative_gather
 from ..ops.relative_buckets import MOST_BUCKETS, deberta_buckets_stay_near
 from ..ops.relative_index import deberta_relative_index
 from ..ops.rope_options import check_flags
+from ..types import DebertaTerm, called_as
 from .attention import (
+    Masks,
     attention_weights,
     check_call,
     check_floating,
@@ -24,9 +27,17 @@ from .attention import (
     split_heads,
     split_scale,
 )
+from .tracing import record
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _OP = "DebertaDisentangledAttention"
-TERMS = ("c2p", "p2c")
+TERMS = get_args(DebertaTerm)
+
+
+class _Options(Masks, total=False):
+    rel_embeddings: Tensor | None
 
 
 class DebertaDisentangledAttention(nn.Module):
@@ -74,7 +85,7 @@ class DebertaDisentangledAttention(nn.Module):
         max_relative_positions: int,
         *,
         position_buckets: int | None = None,
-        terms: Sequence[str] = TERMS,
+        terms: Sequence[DebertaTerm] = TERMS,
         share_att_key: bool = False,
         shared_table: bool = False,
         norm_rel_ebd: bool = False,
@@ -115,6 +126,16 @@ class DebertaDisentangledAttention(nn.Module):
         norm = own and norm_rel_ebd
         self.LayerNorm = nn.LayerNorm(d_model, eps=1e-7, **where) if norm else None
 
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False, **options: Unpack[_Options]
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True], **options: Unpack[_Options]
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def forward(self, x: Tensor, *, need_weights: bool, **options: Unpack[_Options]) -> Any: ...
     def forward(
         self,
         x: Tensor,
@@ -133,6 +154,8 @@ class DebertaDisentangledAttention(nn.Module):
         Returns:
             y ``[B, S, d_model]``, or ``(y, weights)``.
         """
+        if isinstance(x, Proxy):
+            return record(locals())
         heads = self.num_heads
         length = check_call(_OP, x, (self.d_model, heads), key_padding_mask, attn_mask)
         check_flags(_OP, need_weights=need_weights)
@@ -166,12 +189,16 @@ class DebertaDisentangledAttention(nn.Module):
         y = y if self.out is None else self.out(y)
         return outputs(y, weights if need_weights else None, None)
 
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
+
     def _reach(self, length: int) -> tuple[int, int]:
         """The rows that these distances can use, from the first up to the end."""
         buckets = self.position_buckets
-        if buckets is not None and not deberta_buckets_stay_near(
-            buckets, self.max_relative_positions
-        ):
+        near = buckets is None or deberta_buckets_stay_near(buckets, self.max_relative_positions)
+        if not near or not known(length):
             return 0, 2 * self.span
         return max(self.span - max(length - 1, 0), 0), min(self.span + length, 2 * self.span)
 

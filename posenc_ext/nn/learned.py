@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from ..arguments import at_least, error, number, probability
 from ..ops.position_ids import (
@@ -17,6 +18,8 @@ from ..ops.position_ids import (
     sizes_of_ids,
 )
 from ..ops.rope_options import check_tensors
+from ..types import called_as
+from .tracing import record
 
 _OP = "LearnedPositionalEncoding"
 
@@ -104,6 +107,8 @@ class LearnedPositionalEncoding(nn.Module):
                 tensor are compared where they can be read at no cost: not under torch.compile, nor
                 on a GPU, where the lookup itself refuses them.
         """
+        if isinstance(x, Proxy):
+            return record(locals())
         self._check(x, offset, positions, tokens)
         first = 0
         if tokens is not None:
@@ -115,11 +120,23 @@ class LearnedPositionalEncoding(nn.Module):
                 return self._add(x, self._slice(offset, first, x.shape[-2]))
             column = offset[:, None] if offset.dim() else offset
             positions = column + torch.arange(first, first + x.shape[-2], device=x.device)
-        check_rows(_OP, "positions", positions, self.max_len, "max_len", first)
-        return self._add(x, F.embedding(positions, self.weight, self.padding_idx))
+        if first or torch.compiler.is_compiling():
+            check_rows(_OP, "positions", positions, self.max_len, "max_len", first)
+        try:
+            rows = F.embedding(positions, self.weight, self.padding_idx)
+        except IndexError:  # of torch, which does not say which
+            check_rows(_OP, "positions", positions, self.max_len, "max_len", first)
+            raise
+        return self._add(x, rows)
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def _add(self, x: Tensor, rows: Tensor) -> Tensor:
-        return self.dropout((x + rows).to(x.dtype))
+        y = (x + rows).to(x.dtype)
+        return self.dropout(y) if self.training else y
 
     def _slice(self, offset: int, first: int, length: int) -> Tensor:
         end = offset + first + length

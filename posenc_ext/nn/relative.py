@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
-from ..arguments import LARGEST, at_least, error, integer, probability
+from ..arguments import LARGEST, at_least, error, integer, known, probability
 from ..ops.relative import relative_gather, relative_scatter
 from ..ops.relative_index import clipped_relative_index
 from ..ops.rope_options import check_flags
+from ..types import Cache, called_as
 from .attention import (
-    Cache,
+    CachedMasks,
     attention_weights,
     check_call,
     check_floating,
@@ -24,6 +26,11 @@ from .attention import (
     split_heads,
     split_scale,
 )
+from .kv_cache import KVCache
+from .tracing import record
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class RelativePositionalEmbedding(nn.Module):
@@ -79,6 +86,8 @@ class RelativePositionalEmbedding(nn.Module):
         Returns:
             ``[..., Q, K]``, not scaled: Shaw et al. divide it by ``sqrt(D)`` as they do ``q . k``.
         """
+        if isinstance(q, Proxy):
+            return record(locals())
         op = "RelativePositionalEmbedding"
         check_floating(op, "q", q, "[..., Q, D]", self.dim)
         self._check_dtype("q", q)
@@ -88,6 +97,11 @@ class RelativePositionalEmbedding(nn.Module):
             raise error(ValueError, op, f"k_len must be at least Q = {q_len}, got {k_len}")
         weight, index = self._used(q_len, k_len)
         return relative_gather(q @ weight.mT, index, k_len)
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def values(self, weights: Tensor) -> Tensor:
         """The position term of the output, ``sum_j weights[..., i, j] * weight[r(i, j)]``.
@@ -115,10 +129,12 @@ class RelativePositionalEmbedding(nn.Module):
 
     def _used(self, q_len: int, k_len: int) -> tuple[Tensor, Tensor]:
         """The rows that these lengths can reach, and the index into them, [Q + K - 1]."""
-        first = max(self.left - max(k_len - 1, 0), 0)
-        last = self.left + min(self.right, max(q_len - 1, 0))
         ends = {"left": self.left, "right": self.right}
         index = clipped_relative_index(q_len, k_len, **ends, device=self.weight.device)
+        if not known(q_len, k_len):
+            return self.weight, index
+        first = max(self.left - max(k_len - 1, 0), 0)
+        last = self.left + min(self.right, max(q_len - 1, 0))
         return self.weight[first : last + 1], index - first
 
     def extra_repr(self) -> str:
@@ -185,13 +201,38 @@ class RelativeSelfAttention(nn.Module):
             RelativePositionalEmbedding(dim, left, right, **where) if values else None
         )
 
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False,
+        use_cache: Literal[False] = False, **options: Unpack[CachedMasks],
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True],
+        use_cache: Literal[False] = False, **options: Unpack[CachedMasks],
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False,
+        use_cache: Literal[True], **options: Unpack[CachedMasks],
+    ) -> tuple[Tensor, Cache]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True],
+        use_cache: Literal[True], **options: Unpack[CachedMasks],
+    ) -> tuple[Tensor, Tensor, Cache]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: bool = False, use_cache: bool = False,
+        **options: Unpack[CachedMasks],
+    ) -> Any: ...  # fmt: skip
     def forward(
         self,
         x: Tensor,
         *,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
-        past: Cache | None = None,
+        past: Cache | KVCache | None = None,
         use_cache: bool = False,
         need_weights: bool = False,
     ) -> Any:
@@ -202,18 +243,22 @@ class RelativeSelfAttention(nn.Module):
             attn_mask: bool (True = may be seen) or floating (added to the scaled scores), that
                 broadcasts to ``[B, H, S, K]``. A query that sees no key gets the attention
                 output 0.
-            past: keys and values ``[B, H, K - S, D]`` that an earlier call returned.
+            past: keys and values ``[B, H, K - S, D]`` that an earlier call returned; or a
+                :class:`KVCache`, to which the call appends.
             use_cache: also return the cache, `past` for the next call.
             need_weights: also return the weights ``[B, H, S, K]``, as applied (after dropout).
 
         Returns:
             y ``[B, S, d_model]``, or ``(y, weights)``, ``(y, cache)``, ``(y, weights, cache)``.
         """
+        if isinstance(x, Proxy):
+            return record(locals())
         op, heads = "RelativeSelfAttention", self.num_heads
         keys = check_call(op, x, (self.d_model, heads), key_padding_mask, attn_mask, past)
         check_flags(op, use_cache=use_cache, need_weights=need_weights)
         q, k, v = (split_heads(f(x), heads) for f in (self.linear_q, self.linear_k, self.linear_v))
         k, v = extend(op, past, k, v)
+        cache = past if isinstance(past, KVCache) else (k, v)
         power, scale = split_scale(q.shape[-1] ** -0.5)
         q = q * power
         scores = q @ k.mT + self.distance_embedding(q, keys)
@@ -223,7 +268,12 @@ class RelativeSelfAttention(nn.Module):
         if self.value_embedding is not None:
             y = y + self.value_embedding.values(weights)
         y = self.linear_out(merge_heads(y))
-        return outputs(y, weights if need_weights else None, (k, v) if use_cache else None)
+        return outputs(y, weights if need_weights else None, cache if use_cache else None)
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def extra_repr(self) -> str:
         return (

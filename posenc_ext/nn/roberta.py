@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from ..arguments import at_least, error, number, probability
 from ..ops.position_ids import check_ids, check_rows, sizes_of_ids
+from ..types import called_as
 from .learned import LearnedPositionalEncoding
+from .tracing import record
 
 _OP = "RobertaEmbeddings"
 
@@ -88,6 +91,8 @@ class RobertaEmbeddings(nn.Module):
 
         Raises TypeError, ValueError and IndexError as :class:`LearnedPositionalEncoding` does.
         """
+        if isinstance(input_ids, Proxy):
+            return record(locals())
         if (input_ids is None) == (inputs_embeds is None):
             text = "input_ids must be given, or inputs_embeds, got "
             raise error(ValueError, _OP, text + ("neither" if input_ids is None else "both"))
@@ -115,6 +120,11 @@ class RobertaEmbeddings(nn.Module):
         x = self.position_embeddings(x, offset=past, positions=positions, tokens=tokens)
         result: Tensor = self.dropout(self.LayerNorm(x))
         return result
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def _check_types(self, types: Any, size: list[int]) -> None:
         check_ids(_OP, "token_type_ids", types)

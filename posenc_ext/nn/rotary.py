@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
-from ..arguments import check_precision, error, integer
+from ..arguments import arange, check_precision, error, integer, length_of
 from ..configs import rotary_arguments
-from ..frequencies import RopeFrequencies, Rule
-from ..ops.mrope import by_axes, check_axes, section_axes
-from ..ops.rope import apply_rope, rope
-from ..ops.rope_frequencies import DEFAULT_BASE
+from ..frequencies import DEFAULT_BASE, RopeFrequencies, Rule
+from ..kept import placed
+from ..ops.mrope import check_axes, section_axes
+from ..ops.rope import apply_rope
 from ..ops.rope_options import check_flags
-from ..ops.rope_table import rope_table
+from ..types import Layout, Precision, called_as
 from . import rotary_positions as tokens
+from .rotary_rows import RotaryRows, Rows, Tokens, names_tokens
 from .rotary_tables import RotaryTables
+from .tracing import record
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 OP = "RotaryPositionalEmbedding"
-LAYOUTS = ("bshd", "bhsd", "sbhd", "thd", "shd", "hsd", "bsd", "sbd", "sd")
+FIXED = ("base", "scaling", "interleaved", "layout", "precision", "layer_type", "sections")
 # What older checkpoints saved for the same purpose.
 OLD_KEYS = ("inv_freq", "original_inv_freq", "cos_cached", "sin_cached")
 
@@ -71,23 +77,27 @@ class RotaryPositionalEmbedding(nn.Module):
         *,
         scaling: Rule | Mapping[str, Any] | None = None,
         interleaved: bool = False,
-        layout: str = "bshd",
-        precision: str = "exact",
+        layout: Layout = "bshd",
+        precision: Precision = "exact",
         layer_type: str | None = None,
         sections: Sequence[int] | Tensor | None = None,
     ) -> None:
         super().__init__()
         check_precision(OP, precision)
         check_flags(OP, interleaved=interleaved)
-        if layout not in LAYOUTS:
-            raise error(ValueError, OP, f"layout must be one of {list(LAYOUTS)}, got {layout!r}")
+        tokens.check_layout(layout)
         self.base, self.scaling, self.layer_type = base, scaling, layer_type
         self.interleaved, self.layout, self.precision = bool(interleaved), layout, precision
         self._tables = RotaryTables(dim, base, scaling, layer_type, precision)
-        self.dim = 2 * len(self._tables.frequencies(None).inv_freq)
-        self.sections = sections
+        self.dim, self.sections = 2 * len(self._tables.frequencies(None).inv_freq), sections
         self._axes = None if sections is None else section_axes(OP, sections, self.dim // 2)
-        self._length_axis = max(layout.find("s"), layout.find("t"))
+        self._rows = RotaryRows(self._tables, self._axes)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("dim", *FIXED) and name in self.__dict__:
+            text = f"{name} must stay as it was given, make another module, got {value!r}"
+            raise error(AttributeError, OP, text)
+        super().__setattr__(name, value)
 
     @classmethod
     def from_config(
@@ -96,8 +106,8 @@ class RotaryPositionalEmbedding(nn.Module):
         *,
         layer_type: str | None = None,
         interleaved: bool | None = None,
-        layout: str = "bshd",
-        precision: str = "exact",
+        layout: Layout = "bshd",
+        precision: Precision = "exact",
     ) -> RotaryPositionalEmbedding:
         """The rotary embedding of a Hugging Face model, from its config.
 
@@ -128,7 +138,7 @@ class RotaryPositionalEmbedding(nn.Module):
 
     def frequencies(self, seq_len: int | None = None) -> RopeFrequencies:
         """``(inv_freq [R/2], attention_factor)`` for a sequence of this length."""
-        return self._tables.frequencies(tokens.length_of(seq_len))
+        return self._tables.frequencies(length_of(OP, seq_len))
 
     def reserve(
         self,
@@ -138,11 +148,14 @@ class RotaryPositionalEmbedding(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """Build the table for positions below `seq_len` now: before compiling the model, capturing
-        a CUDA graph or forking, so that no call has to. Moving the module drops the table."""
-        rows = integer(OP, "seq_len", seq_len)
-        if rows < 0:
-            raise error(ValueError, OP, f"seq_len must not be negative, got {rows}")
-        self._tables.rows(0, rows, rows, torch.device(device), dtype == torch.float64, rows)
+        a CUDA graph or forking, so that no call has to. Moving the module drops the table.
+
+        On CUDA, a stream other than the one that wrote the table waits for that once. A graph reads
+        the table of the time of its capture, which the module keeps (so keep the module, too) even
+        when a longer one has taken its place. Without a table, replays compute the rows anew.
+        """
+        rows = tokens.size_of(seq_len)
+        self._tables.rows(0, rows, rows, placed(device), dtype == torch.float64, rows)
 
     def table(
         self,
@@ -170,48 +183,30 @@ class RotaryPositionalEmbedding(nn.Module):
         Returns:
             ``[n, R/2]`` or ``[..., R/2]``. Treat it as read-only.
         """
-        seq_len = tokens.length_of(seq_len)
+        seq_len = length_of(OP, seq_len)
         if not isinstance(positions, Tensor):
             n = integer(OP, "positions", positions, "an int or a tensor")
             if n < 0:
                 raise error(ValueError, OP, f"positions must not be negative as an int, got {n}")
-            where = torch.device(device or "cpu")
+            where = placed(device or "cpu")
             if dtype in (torch.float32, torch.float64):
-                double = dtype == torch.float64
-                cos, sin, _ = self._rows(0, n, seq_len, where, double)
+                double, limit = dtype == torch.float64, self.max_cached_rows
+                cos, sin, _ = self._tables.rows(0, n, seq_len, where, double, limit)
                 return cos[:n], sin[:n]
-            positions, seq_len = torch.arange(n, device=where), n if seq_len is None else seq_len
-            return self._computed(positions, seq_len, dtype, False)
+            return self._tables.at(arange(0, n, where), n if seq_len is None else seq_len, dtype)
         positions = positions.to(device or positions.device)
-        return self._computed(positions, seq_len, dtype, self._axes is not None)
-
-    def _rows(
-        self, start: int, count: int, seq_len: int | None, device: torch.device, double: bool
-    ) -> tuple[Tensor, Tensor, int]:
-        limit = self.max_cached_rows
-        return self._tables.rows(start, count, seq_len, device, double, limit)
-
-    def _computed(
-        self, positions: Tensor, seq_len: int | None, dtype: torch.dtype, multi_axis: bool
-    ) -> tuple[Tensor, Tensor]:
         if seq_len is None and self._tables.by_length and positions.numel():
             seq_len = tokens.length_from(positions)
+        if self._axes is not None:
+            check_axes(OP, self._axes, positions)
+        return self._tables.at(positions, seq_len, dtype, self._axes)
 
-        def build(positions: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
-            return rope_table(
-                positions,
-                inv_freq,
-                attention_factor=factor,
-                dtype=dtype,
-                precision=self.precision,
-            )
-
-        inv_freq, factor = self._tables.frequencies(seq_len, positions.device)
-        if not multi_axis or self._axes is None:
-            return build(positions, inv_freq)
-        check_axes(OP, self._axes, positions)
-        return by_axes(build, positions, inv_freq, self._axes)
-
+    @overload
+    def forward(self, q: Tensor, k: None = None, **options: Unpack[tokens.Options]) -> Tensor: ...
+    @overload
+    def forward(
+        self, q: Tensor, k: Tensor, **options: Unpack[tokens.Options]
+    ) -> tuple[Tensor, Tensor]: ...
     def forward(
         self,
         q: Tensor,
@@ -221,6 +216,7 @@ class RotaryPositionalEmbedding(nn.Module):
         offset: int | Tensor = 0,
         cu_seqlens: Tensor | None = None,
         seq_len: int | None = None,
+        layout: Layout | None = None,
         inverse: bool = False,
         inplace: bool = False,
     ) -> Any:
@@ -236,47 +232,58 @@ class RotaryPositionalEmbedding(nn.Module):
                 boundaries pick rows of the kept table. Without it the angles of such tensors are
                 computed per token, so that their values need not be known on the host.
                 Length-dependent rules take it as the length.
+            layout: of this call, in the place of that of the module.
             inverse, inplace: as for :func:`apply_rope`.
 
         Returns:
             The rotated `q`, or ``(q, k)`` if `k` is given.
         """
-        cos, sin, rows = self._rows_for(q, k, positions, offset, cu_seqlens, seq_len)
-        flags: Any = rows | {"inverse": inverse, "inplace": inplace}
-        return rope(q, cos, sin, **flags) if k is None else apply_rope(q, k, cos, sin, **flags)
+        if isinstance(q, Proxy):
+            return record(locals())
+        layout = self.layout if layout is None else tokens.check_layout(layout)
+        if positions is None and cu_seqlens is None and seq_len is None and type(offset) is int:
+            how = (layout, None, offset, None, self.interleaved, inverse, inplace, None)
+            result = self._tables.rotate_at_once(q, k, how)
+            if result is not None:
+                return result
+        given = (positions, offset, cu_seqlens)
+        cos, sin, positions, offset, cu_seqlens = self._rows_for(q, k, layout, given, seq_len)
+        rotated = apply_rope(
+            q, k, cos, sin, layout=layout, positions=positions, offset=offset,
+            cu_seqlens=cu_seqlens, interleaved=self.interleaved, inverse=inverse, inplace=inplace,
+        )  # fmt: skip
+        return rotated[0] if k is None else rotated
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def _rows_for(
-        self, q: Tensor, k: Tensor | None, positions: Tensor | None = None,
-        offset: int | Tensor = 0, cu_seqlens: Tensor | None = None, seq_len: int | None = None,
-    ) -> tuple[Tensor, Tensor, dict[str, Any]]:  # fmt: skip
-        """cos and sin for q and k, and the arguments that pick their rows."""
-        tokens.check_inputs(q, k, self.layout)
-        offset, seq_len = tokens.offset_of(offset), tokens.length_of(seq_len)
-        tokens.check_boundaries(cu_seqlens, q.device)
-        double, size = q.dtype == torch.float64, q.shape[self._length_axis]
-        if k is not None:
-            size = max(size, k.shape[self._length_axis])
-        if positions is None and isinstance(offset, (int, torch.SymInt)):
-            if cu_seqlens is not None and seq_len is None and self._tables.by_length:
-                seq_len = int(cu_seqlens.diff().max()) + int(offset)
-            cos, sin, offset = self._rows(offset, size, seq_len, q.device, double)
-        elif seq_len is not None and self._axes is None and not tokens.is_floating(positions):
-            cos, sin, _ = self._tables.rows(0, seq_len, seq_len, q.device, double, seq_len)
-        else:
-            if positions is None:
-                positions = tokens.default_positions(offset, cu_seqlens, size, q.device)
-                multi_axis = False
-            else:
-                tokens.check_positions(positions, size, offset, cu_seqlens)
-                multi_axis = self._axes is not None
-            dtype = torch.float64 if double else torch.float32
-            cos, sin = self._computed(positions.to(q.device), seq_len, dtype, multi_axis)
-            positions, offset, cu_seqlens = None, 0, None
-        rows = {"positions": positions, "offset": offset, "cu_seqlens": cu_seqlens}
-        return cos, sin, {"layout": self.layout, "interleaved": self.interleaved, **rows}
+        self, q: Tensor, k: Tensor | None, layout: Layout, given: tuple[Any, ...], seq_len: Any
+    ) -> Rows:
+        """For q and k; `given` are positions, offset and cu_seqlens."""
+        key: tuple[Any, ...] = ()
+        if names_tokens(*given) and not torch.compiler.is_compiling() and type(q) is Tensor:
+            key, rows = self._rows.again(q, k, layout, given, seq_len)
+            if rows is not None:
+                return rows
+        positions, offset, cu_seqlens = given
+        tokens.check_inputs(q, k, layout, self.dim)
+        offset, seq_len = tokens.offset_of(offset), length_of(OP, seq_len)
+        if cu_seqlens is not None:
+            tokens.check_boundaries(cu_seqlens, layout, q.device)
+        axis, batch = max(layout.find("s"), layout.find("t")), layout.find("b")
+        size = q.shape[axis] if k is None else max(q.shape[axis], k.shape[axis])
+        call = Tokens(
+            positions, offset, cu_seqlens, seq_len, size, 1 if batch < 0 else q.shape[batch],
+            q.device, q.dtype == torch.float64,
+        )  # fmt: skip
+        return self._rows.of(call, self.max_cached_rows, key)
 
     def _apply(self, fn: Any, recurse: bool = True) -> RotaryPositionalEmbedding:
         self._tables.clear()
+        self._rows.clear()
         super()._apply(fn, recurse)
         return self
 
@@ -286,15 +293,7 @@ class RotaryPositionalEmbedding(nn.Module):
         unexpected[:] = [k for k in unexpected if k not in {prefix + old for old in OLD_KEYS}]
 
     def extra_repr(self) -> str:
-        given = {
-            "base": self.base,
-            "scaling": self.scaling,
-            "interleaved": self.interleaved,
-            "layout": self.layout,
-            "precision": self.precision,
-            "layer_type": self.layer_type,
-            "sections": self.sections,
-        }
+        given = {name: getattr(self, name) for name in FIXED}
         usual = {"layout": "bshd", "precision": "exact", "interleaved": False}
         shown = {key: v for key, v in given.items() if v is not None and v != usual.get(key)}
         return ", ".join([str(self.dim), *(f"{key}={value!r}" for key, value in shown.items())])

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
-from ..arguments import at_least, error, integer, probability
+from ..arguments import error, integer, probability
 from ..ops.functions import forward_mode
 from ..ops.norm_rope import qk_norm_rope
 from ..ops.rope_options import check_flags
+from ..types import Cache, called_as
 from .attention import (
-    Cache,
+    CachedMasks,
     attention_weights,
     check_call,
     extend,
     head_sizes,
+    kv_heads,
     merge_heads,
     outputs,
     split_scale,
 )
+from .kv_cache import KVCache
 from .rotary import RotaryPositionalEmbedding
+from .rotary_masks import one_mask, packed_mask
+from .tracing import record
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _OP = "RotaryAttention"
+
+
+class _Options(CachedMasks, total=False):
+    offset: int | Tensor | None
+    positions: Tensor | None
+    cu_seqlens: Tensor | None
 
 
 class RotaryAttention(nn.Module):
@@ -55,7 +70,7 @@ class RotaryAttention(nn.Module):
             RMSNorm with the weights q_norm and k_norm ``[D]`` and eps 1e-6, in one pass with the
             rotation; None not to.
         causal: a token sees itself and what came before.
-        bias: of the four projections.
+        bias: of the four projections; "qkv" for all but the output, as in Qwen2.
         dropout: of the attention weights, in training.
         device, dtype: of the parameters.
 
@@ -72,7 +87,7 @@ class RotaryAttention(nn.Module):
         rotate_values: bool = False,
         qk_norm: str | None = None,
         causal: bool = True,
-        bias: bool = False,
+        bias: bool | Literal["qkv"] = False,
         dropout: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -80,17 +95,11 @@ class RotaryAttention(nn.Module):
         super().__init__()
         self.d_model, self.num_heads = head_sizes(_OP, d_model, num_heads)
         dim = self.d_model // self.num_heads
-        self.num_kv_heads = self.num_heads
-        if num_kv_heads is not None:
-            self.num_kv_heads = at_least(_OP, "num_kv_heads", num_kv_heads, 1)
-        if self.num_heads % self.num_kv_heads:
-            raise error(
-                ValueError,
-                _OP,
-                f"num_kv_heads must divide num_heads = {num_heads}, got {num_kv_heads}",
-            )
+        self.num_kv_heads = kv_heads(_OP, self.num_heads, num_kv_heads)
         self.dropout = probability(_OP, dropout)
-        check_flags(_OP, causal=causal, rotate_values=rotate_values, bias=bias)
+        check_flags(_OP, causal=causal, rotate_values=rotate_values)
+        if bias != "qkv":
+            check_flags(_OP, bias=bias)
         self.causal, self.rotate_values = bool(causal), bool(rotate_values)
         self.rotary = _rotary(rotary, dim)
         if self.rotate_values and self.rotary is None:
@@ -98,24 +107,51 @@ class RotaryAttention(nn.Module):
         if qk_norm not in (None, "rms"):
             raise error(ValueError, _OP, f"qk_norm must be 'rms' or None, got {qk_norm!r}")
         self.qk_norm = qk_norm
-        where: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        where: dict[str, Any] = {"bias": bool(bias), "device": device, "dtype": dtype}
         self.q_proj = nn.Linear(d_model, d_model, **where)
         self.k_proj = nn.Linear(d_model, self.num_kv_heads * dim, **where)
         self.v_proj = nn.Linear(d_model, self.num_kv_heads * dim, **where)
-        self.o_proj = nn.Linear(d_model, d_model, **where)
+        self.o_proj = nn.Linear(d_model, d_model, **{**where, "bias": bias and bias != "qkv"})
         if qk_norm is not None:
             self.q_norm = nn.RMSNorm(dim, eps=1e-6, device=device, dtype=dtype)
             self.k_norm = nn.RMSNorm(dim, eps=1e-6, device=device, dtype=dtype)
 
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False,
+        use_cache: Literal[False] = False, **options: Unpack[_Options],
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True],
+        use_cache: Literal[False] = False, **options: Unpack[_Options],
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False,
+        use_cache: Literal[True], **options: Unpack[_Options],
+    ) -> tuple[Tensor, Cache]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True],
+        use_cache: Literal[True], **options: Unpack[_Options],
+    ) -> tuple[Tensor, Tensor, Cache]: ...  # fmt: skip
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: bool = False, use_cache: bool = False,
+        **options: Unpack[_Options],
+    ) -> Any: ...  # fmt: skip
     def forward(
         self,
         x: Tensor,
         *,
         key_padding_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
-        past: Cache | None = None,
+        past: Cache | KVCache | None = None,
         use_cache: bool = False,
         offset: int | Tensor | None = None,
+        positions: Tensor | None = None,
+        cu_seqlens: Tensor | None = None,
         need_weights: bool = False,
     ) -> Any:
         """Attend from x ``[B, S, d_model]`` to itself and what is in `past`.
@@ -123,10 +159,15 @@ class RotaryAttention(nn.Module):
         Args:
             key_padding_mask, attn_mask: as for :class:`RelativeSelfAttention`.
             past: keys and values ``[B, num_kv_heads, K - S, D]`` that an earlier call returned,
-                rotated as they are.
+                rotated as they are; or a :class:`KVCache`, to which the call appends.
             use_cache: also return the cache, `past` for the next call.
             offset: the position of the first token, an int or an int tensor ``[B]``, as for
                 :func:`posenc_ext.apply_rope`; default: K - S.
+            positions: those of the tokens, in the place of `offset`: as for `rotary`, such as
+                ``[B, S]``.
+            cu_seqlens: int32 or int64 ``[N + 1]`` for sequences packed into one, B = 1 and no
+                `past`: each sees itself alone, and positions restart with it. The mask that hides
+                the others is ``[S, S]``.
             need_weights: also return the weights ``[B, H, S, K]``, as applied (after dropout).
 
         Returns:
@@ -136,19 +177,34 @@ class RotaryAttention(nn.Module):
         ``scaled_dot_product_attention``, whose gradient cannot be differentiated again on every
         device; with them, gradients are of any order.
         """
+        if isinstance(x, Proxy):
+            return record(locals())
         kv, dim = self.num_kv_heads, self.d_model // self.num_heads
         sizes = (self.d_model, self.num_heads)
         keys = check_call(_OP, x, sizes, key_padding_mask, attn_mask, past, kv)
         check_flags(_OP, use_cache=use_cache, need_weights=need_weights)
         q, k, v = (f(x).unflatten(-1, (-1, dim)) for f in (self.q_proj, self.k_proj, self.v_proj))
+        if cu_seqlens is not None:
+            attn_mask = packed_mask(_OP, cu_seqlens, x, past, offset, positions, attn_mask)
         if self.rotary is not None:
-            start = keys - x.shape[1] if offset is None else _offset(offset, x.shape[0])
-            q, k = self._rotated(self.rotary, q, k, start)
-            v = self.rotary(v, offset=start) if self.rotate_values else v
+            where: dict[str, Any] = {"positions": positions}
+            if positions is None:
+                start = keys - x.shape[1] if offset is None else _offset(offset, x.shape[0])
+                where = {"offset": start}
+            elif offset is not None:
+                raise error(ValueError, _OP, "offset must not be given with positions, got both")
+            if cu_seqlens is not None:
+                where = {"cu_seqlens": cu_seqlens, "layout": "thd"}
+                q, k, v = (t.squeeze(0) for t in (q, k, v))
+            q, k = self._rotated(self.rotary, q, k, where)
+            v = self.rotary(v, **where) if self.rotate_values else v
+            if cu_seqlens is not None:
+                q, k, v = (t.unsqueeze(0) for t in (q, k, v))
         elif self.qk_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         k, v = extend(_OP, past, k, v)
+        cache = past if isinstance(past, KVCache) else (k, v)
         dropout = self.dropout if self.training else 0.0
         # scaled_dot_product_attention has no forward mode on the CPU.
         if need_weights or (not torch.compiler.is_compiling() and forward_mode()):
@@ -160,22 +216,32 @@ class RotaryAttention(nn.Module):
             y = (weights.unflatten(1, groups) @ v.unsqueeze(2)).flatten(1, 2)
         else:
             weights = None
-            mask, causal = _mask(self.causal, x, keys, key_padding_mask, attn_mask, q.dtype)
+            mask, causal = one_mask(self.causal, x, keys, key_padding_mask, attn_mask, q.dtype)
             y = F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=True
             )
         y = self.o_proj(merge_heads(y))
-        return outputs(y, weights if need_weights else None, (k, v) if use_cache else None)
+        return outputs(y, weights if need_weights else None, cache if use_cache else None)
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def _rotated(
-        self, rotary: RotaryPositionalEmbedding, q: Tensor, k: Tensor, start: int | Tensor
+        self, rotary: RotaryPositionalEmbedding, q: Tensor, k: Tensor, where: dict[str, Any]
     ) -> tuple[Tensor, Tensor]:
         if self.qk_norm is None:
-            q, k = rotary(q, k, offset=start)
+            q, k = rotary(q, k, **where)
             return q, k
-        cos, sin, rows = rotary._rows_for(q, k, offset=start)
-        weights, eps = (self.q_norm.weight, self.k_norm.weight), self.q_norm.eps or 0.0
-        result: Any = qk_norm_rope(q, k, *weights, cos, sin, eps=eps, **rows)
+        layout = where.get("layout", rotary.layout)
+        given = (where.get("positions"), where.get("offset", 0), where.get("cu_seqlens"))
+        cos, sin, positions, offset, cu_seqlens = rotary._rows_for(q, k, layout, given, None)
+        result: Any = qk_norm_rope(
+            q, k, self.q_norm.weight, self.k_norm.weight, cos, sin, eps=self.q_norm.eps or 0.0,
+            layout=layout, positions=positions, offset=offset, cu_seqlens=cu_seqlens,
+            interleaved=rotary.interleaved,
+        )  # fmt: skip
         return result
 
     def extra_repr(self) -> str:
@@ -213,24 +279,3 @@ def _offset(given: Any, batch: int) -> int | Tensor:
         text = f"offset must be an int or have shape [B] = [{batch}], got {list(given.shape)}"
         raise error(ValueError, _OP, text)
     return given
-
-
-def _mask(
-    causal: bool, x: Tensor, keys: int, keep: Tensor | None, mask: Tensor | None, dtype: torch.dtype
-) -> tuple[Tensor | None, bool]:
-    """One mask for scaled_dot_product_attention, [.., Q, K], or its own causal one."""
-    length = x.shape[1]
-    if keep is None and mask is None:
-        if not causal or length == 1:
-            return None, False
-        if length == keys:
-            return None, True
-    seen = x.new_ones(length, keys, dtype=torch.bool)
-    seen = seen.tril(keys - length) if causal else seen
-    if keep is not None:
-        seen = seen & keep[:, None, None, :]
-    if mask is None:
-        return seen, False
-    if mask.dtype == torch.bool:
-        return seen & mask, False
-    return mask.to(dtype).masked_fill(~seen, -float("inf")), False

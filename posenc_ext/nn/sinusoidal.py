@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
+from .._native import _C
 from ..arguments import check_dtype, error, integer, number, probability
-from ..ops.rope_options import check_flags
-from ..ops.sinusoidal import add_sinusoidal, sinusoidal_table
-from ..ops.sinusoidal_options import base_of, convention_of
+from ..ops.functions import readable
+from ..ops.position_ids import check_rows
+from ..ops.rope_options import check_flags, check_tensors
+from ..ops.sinusoidal import add_sinusoidal, check_positions, sinusoidal_table
+from ..ops.sinusoidal_options import CONVENTIONS, base_of, convention_of
+from ..types import SinusoidConvention, called_as
+from .tracing import record
 
 _OP = "SinusoidalPositionalEncoding"
 # What other implementations keep their table under.
@@ -52,7 +58,7 @@ class SinusoidalPositionalEncoding(nn.Module):
         *,
         scale: float = 1.0,
         base: float = 10000.0,
-        convention: str = "interleaved",
+        convention: SinusoidConvention = "interleaved",
         batch_first: bool = True,
         padding_idx: int | None = None,
     ) -> None:
@@ -69,29 +75,70 @@ class SinusoidalPositionalEncoding(nn.Module):
         self.dropout = nn.Dropout(probability(_OP, dropout))
 
     def forward(
-        self, x: Tensor, *, offset: int | Tensor = 0, tokens: Tensor | None = None
+        self,
+        x: Tensor,
+        *,
+        offset: int | Tensor = 0,
+        positions: Tensor | None = None,
+        tokens: Tensor | None = None,
     ) -> Tensor:
         """Add the positions from `offset` on (an int, or an integer tensor ``[]`` or ``[B]``).
+
+        `positions`: int32, int64 or floating ``[S]`` or ``[B, S]`` (``[S, B]`` without
+        `batch_first`), instead of `offset`; not with `padding_idx`, which counts itself.
 
         `tokens`: the ids ``[B, S]`` (``[S, B]`` without `batch_first`) that x embeds; needed with
         `padding_idx`, which marks padding among them, and only then.
 
         Raises ValueError for a width other than `d_model`, IndexError for positions outside
-        ``0 .. max_len - 1``. Under torch.compile, and for an offset on another device than the
-        CPU, a tensor `offset` is not compared with `max_len`.
+        ``0 .. max_len - 1``. Under torch.compile, and on another device than the CPU, a tensor
+        `offset` or `positions` is not compared with `max_len`.
         """
+        if type(x) is Tensor and tokens is None and positions is None and not self.training:
+            y = self._at_once(x, offset)
+            if y is not None:
+                return y
+        if isinstance(x, Proxy):
+            return record(locals())
         self._check(x, tokens)
         swap = not self.batch_first and x.dim() == 3
         if swap:
             x = x.transpose(0, 1)
         if tokens is None:
-            self._check_length(offset, x.shape[-2])
             options: dict[str, Any] = {"base": self.base, "convention": self.convention}
+            if positions is None:
+                self._check_length(offset, x.shape[-2])
+            else:
+                check_tensors(_OP, positions=positions)
+                options["positions"] = positions.t() if swap and positions.dim() == 2 else positions
+                check_positions(_OP, x, options["positions"], offset)
+                if self.max_len is not None:
+                    check_rows(_OP, "positions", positions, self.max_len, "max_len")
             y = add_sinusoidal(x, offset=offset, scale=self.scale, **options)
+        elif positions is not None:
+            raise error(
+                ValueError, _OP, f"positions must be None with tokens, got {_name(positions)}"
+            )
         else:
             y = self._add_tokens(x, offset, tokens.transpose(0, 1) if swap else tokens)
-        y = self.dropout(y)
+        if self.training and getattr(self._modules["dropout"], "p", True):
+            y = self.dropout(y)
         return y.transpose(0, 1) if swap else y
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
+
+    def _at_once(self, x: Tensor, offset: int | Tensor) -> Tensor | None:
+        """The short path of decoding: a plain tensor on the CPU that needs no gradient, and nothing
+        to check but its width. None in any other case."""
+        if not (self.batch_first and self.max_len is None and self.padding_idx is None):
+            return None
+        if torch.compiler.is_compiling() or not 2 <= x.dim() <= 3 or x.size(-1) != self.d_model:
+            return None
+        how = CONVENTIONS[self.convention]
+        return _C.add_sinusoidal(x, offset, self.scale, self.base, *how)
 
     def _add_tokens(self, x: Tensor, offset: int | Tensor, tokens: Tensor) -> Tensor:
         padding = self.padding_idx
@@ -157,9 +204,10 @@ class SinusoidalPositionalEncoding(nn.Module):
             return
         low = high = offset
         if isinstance(offset, Tensor):
-            known = not torch.compiler.is_compiling() and offset.device.type == "cpu"
             whole = offset.dtype in (torch.int32, torch.int64) and offset.layout is torch.strided
-            if not known or not whole or offset.numel() == 0:  # add_sinusoidal refuses the others
+            if (
+                not readable(offset) or not whole or offset.numel() == 0
+            ):  # add_sinusoidal refuses the others
                 return
             low, high = int(offset.min()), int(offset.max())
         low, high = integer(_OP, "offset", low), integer(_OP, "offset", high)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from ..arguments import at_least
 from ..ops.relative import relative_gather
 from ..ops.relative_index import t5_relative_index
+from ..types import called_as
+from .tracing import record
 
 _OP = "T5RelativePositionBias"
 
@@ -56,23 +61,38 @@ class T5RelativePositionBias(nn.Module):
             num_buckets, num_heads, device=device, dtype=dtype
         )
 
-    def forward(self, q_len: int, k_len: int | None = None) -> Tensor:
-        """The bias for the last `q_len` of `k_len` keys (`q_len` keys by default).
+    def forward(self, q_len: int, k_len: int | None = None, *, offset: int | None = None) -> Tensor:
+        """The bias for the last `q_len` of `k_len` keys (`q_len` keys by default), or with `offset`
+        for those that stand at keys ``offset .. offset + q_len - 1``.
 
         Raises TypeError and ValueError for a length that is none.
         """
+        if isinstance(q_len, Proxy):
+            return record(locals())
         weight = self.relative_attention_bias.weight
-        index = self._index(q_len, k_len, weight.device)
+        index = self._index(q_len, k_len, weight.device, offset)
         table = weight.t()[None, :, None].expand(1, -1, q_len, -1)  # [1, H, Q, buckets]
         return relative_gather(table, index, q_len if k_len is None else k_len)
 
-    def _index(self, q_len: int, k_len: int | None, device: torch.device | None) -> Tensor:
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
+
+    def _index(
+        self,
+        q_len: int,
+        k_len: int | None,
+        device: torch.device | None,
+        offset: int | None = None,
+    ) -> Tensor:
         return t5_relative_index(
             q_len,
             k_len,
             bidirectional=self.bidirectional,
             num_buckets=self.num_buckets,
             max_distance=self.max_distance,
+            offset=offset,
             device=device,
         )
 

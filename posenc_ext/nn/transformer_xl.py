@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from ..arguments import at_least, error, probability
 from ..ops.relative import rel_shift
 from ..ops.rope_options import check_flags
 from ..ops.sinusoidal import sinusoidal_table
 from ..ops.sinusoidal_options import convention_of
+from ..types import SinusoidConvention, called_as
 from .attention import (
+    Masks,
     attention_weights,
     check_device,
     check_floating,
@@ -24,8 +27,16 @@ from .attention import (
     split_heads,
     split_scale,
 )
+from .tracing import record
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _OP = "TransformerXLAttention"
+
+
+class _Options(Masks, total=False):
+    memory: Tensor | None
 
 
 class TransformerXLAttention(nn.Module):
@@ -70,7 +81,7 @@ class TransformerXLAttention(nn.Module):
         bias: bool = False,
         dropout: float = 0.0,
         clamp_len: int | None = None,
-        convention: str = "concatenated",
+        convention: SinusoidConvention = "concatenated",
         pos_bias_u: nn.Parameter | None = None,
         pos_bias_v: nn.Parameter | None = None,
         device: torch.device | str | None = None,
@@ -104,6 +115,16 @@ class TransformerXLAttention(nn.Module):
             )
         return given
 
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[False] = False, **options: Unpack[_Options]
+    ) -> Tensor: ...
+    @overload
+    def forward(
+        self, x: Tensor, *, need_weights: Literal[True], **options: Unpack[_Options]
+    ) -> tuple[Tensor, Tensor]: ...
+    @overload
+    def forward(self, x: Tensor, *, need_weights: bool, **options: Unpack[_Options]) -> Any: ...
     def forward(
         self,
         x: Tensor,
@@ -124,6 +145,8 @@ class TransformerXLAttention(nn.Module):
         Returns:
             y ``[B, S, d_model]``, or ``(y, weights)``.
         """
+        if isinstance(x, Proxy):
+            return record(locals())
         self._check(x, memory, key_padding_mask, attn_mask)
         check_flags(_OP, need_weights=need_weights)
         heads, every = self.num_heads, x if memory is None else torch.cat([memory, x], 1)
@@ -139,6 +162,11 @@ class TransformerXLAttention(nn.Module):
         weights = F.dropout(weights, self.dropout, self.training)
         y = self.linear_out(merge_heads(weights @ v))
         return outputs(y, weights if need_weights else None, None)
+
+    if TYPE_CHECKING:
+
+        @called_as(forward)
+        def __call__(self) -> Any: ...
 
     def _sinusoids(self, x: Tensor, keys: int) -> Tensor:
         """R of the distances K - 1 down to 0, or down to -(Q - 1) if keys may be to the right,

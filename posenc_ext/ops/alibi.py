@@ -9,18 +9,16 @@ i stands at: queries are the last of the keys (bottom-right alignment, as in dec
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..arguments import DTYPES, check_dtype, error, integer, number
+from ..arguments import DTYPES, check_dtype, error, integer, known, number
 from ..distributed import beside
+from ..types import ScoreMod
 from . import alibi_autograd, alibi_softmax_autograd
 from .rope_options import check_flags, check_tensors
-
-ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def alibi_slopes(
@@ -38,7 +36,8 @@ def alibi_slopes(
 
     For a power of two H, ``2^(-max_bias * k / H)``, k = 1 .. H. Otherwise the even k of the next
     power of two H', then its odd k, up to H slopes: the rule of MPT, which for `max_bias` 8 is that
-    of the paper's code. Computed in double and rounded once.
+    of the paper's code. Computed in double on the host and rounded once; on a GPU a call waits for
+    the copy, so make them once, outside a CUDA graph.
 
     Raises:
         TypeError: `num_heads` is not an int, `max_bias` not a number, `dtype` not a real one.
@@ -265,6 +264,6 @@ def _check_slopes(op: str, slopes: Any, dtype: torch.dtype) -> None:
 
 def _length(op: str, name: str, value: Any) -> int:
     value = integer(op, name, value)
-    if not 0 <= value < 2**30:
+    if known(value) and not 0 <= value < 2**30:
         raise error(ValueError, op, f"{name} must be at least 0 and below 2^30, got {value}")
     return value

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._C._functorch import unwrap_if_dead
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import _set_fwd_grad_enabled
 from torch.autograd.function import _SingleLevelFunction
@@ -146,6 +147,15 @@ def unwrapped(t: Tensor) -> Tensor:
     while torch._C._functorch.is_functorch_wrapped_tensor(t):
         t = torch._C._functorch.get_unwrapped(t)
     return t
+
+
+def readable(t: Tensor) -> bool:
+    """Can its values be looked at, at no cost? Not in a trace, in fake tensors, or on a GPU."""
+    return (
+        not torch.compiler.is_compiling()
+        and t.device.type == "cpu"
+        and not isinstance(unwrapped(t), FakeTensor)
+    )
 
 
 def forward_mode() -> bool:

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from ..arguments import error, integer, number
+from ..kept import constant, of_integers
+from ..types import AxisOrder
 
-ORDERS = ("chunked", "interleaved", "ernie")
+ORDERS = get_args(AxisOrder)
+# On what mrope_axes returns: the number of axes, one without a frequency among them.
+COUNT = "_posenc_axis_count"
 
 
-def mrope_axes(sections: Sequence[int], order: str = "chunked") -> Tensor:
+def mrope_axes(sections: Sequence[int], order: AxisOrder = "chunked") -> Tensor:
     """The axis whose position turns each frequency: the `sections` of :func:`rope_table`.
 
     >>> import posenc_ext
@@ -41,10 +45,12 @@ def mrope_axes(sections: Sequence[int], order: str = "chunked") -> Tensor:
     Raises:
         TypeError, ValueError: sections that are not ints or do not fit the order.
     """
-    return torch.tensor(_axes(sections, order), dtype=torch.int64, device="cpu")
+    axes = torch.tensor(_axes(sections, order), dtype=torch.int64, device="cpu")
+    setattr(axes, COUNT, len(sections))
+    return axes
 
 
-def _axes(sections: Sequence[int], order: str) -> list[int]:
+def _axes(sections: Sequence[int], order: AxisOrder) -> list[int]:
     op = "mrope_axes"
     if isinstance(sections, str) or not isinstance(sections, Sequence):
         got = type(sections).__name__
@@ -93,7 +99,7 @@ def section_axes(op: str, sections: Any, n: int) -> Axes:
                 f"{sections.dtype} {list(sections.shape)}",
             )
         of = sections.tolist()
-        axes = Axes(of, max(of, default=0) + 1)
+        axes = Axes(of, getattr(sections, COUNT, max(of, default=0) + 1))
     elif isinstance(sections, Sequence) and not isinstance(sections, str):
         axes = Axes(_axes(sections, "chunked"), len(sections))
     else:
@@ -133,19 +139,22 @@ def by_axes(
     Each value is what `build` gives for its position and frequency, so that equal rows of positions
     give the bits of one axis.
     """
-    groups = [[i for i, a in enumerate(axes.of) if a == axis] for axis in range(axes.number)]
-    order = [i for group in groups for i in group]
-    if not order:
+    if not axes.of:
         return build(positions[0], inv_freq)
+    order = sorted(range(len(axes.of)), key=axes.of.__getitem__)  # those of one axis side by side
+    mixed = order != sorted(order)
+    if mixed:
+        inv_freq = inv_freq.index_select(0, constant(of_integers, inv_freq.device, *order))
+    sizes = [axes.of.count(axis) for axis in range(axes.number)]
     parts = [
-        build(positions[axis], inv_freq[torch.tensor(group, device=inv_freq.device)])
-        for axis, group in enumerate(groups)
-        if group
+        build(positions[axis], group)
+        for axis, group in enumerate(inv_freq.split(sizes))
+        if sizes[axis]
     ]
     cos, sin = (torch.cat(part, -1) for part in zip(*parts, strict=True))
-    if order == sorted(order):
+    if not mixed:
         return cos, sin
-    place = torch.tensor([order.index(i) for i in range(len(order))], device=cos.device)
+    place = constant(of_integers, cos.device, *sorted(range(len(order)), key=order.__getitem__))
     return cos.index_select(-1, place), sin.index_select(-1, place)
 
 
@@ -179,7 +188,8 @@ def mrope_position_ids(
             Qwen-VL models.
         time_interval: positions per frame, rounded down for each frame: 1 for Qwen2-VL,
             ``tokens_per_second * seconds_per_grid`` for Qwen2.5-VL.
-        device: where to build the ids.
+        device: where to put the ids, which are built on the host: a copy to a GPU waits for it, and
+            no CUDA graph can capture it.
 
     Returns:
         int64 ``[3, S]``, and what to add to the index of each token that is decoded later:
@@ -218,4 +228,4 @@ def mrope_position_ids(
         rows += [(i, start + j, start + k) for i in times for j in range(h) for k in range(w)]
         start += max(h, w)
     ids = torch.tensor(rows, dtype=torch.int64, device=device).reshape(-1, 3).T.contiguous()
-    return ids, int(ids.max()) + 1 - len(rows) if rows else 0
+    return ids, max(map(max, rows)) + 1 - len(rows) if rows else 0

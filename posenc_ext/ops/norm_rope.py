@@ -110,7 +110,7 @@ def qk_norm_rope(
     check_parameters(op, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
     check_flags(op, interleaved=interleaved, inverse=inverse, inplace=inplace)
     options = rope_options(
-        op, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse
+        op, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse, None
     )
     rule = norm_options(op, eps, weight_offset, norm, norm_dims, order, rounding)
     ps = Parameters(q_weight, q_bias), Parameters(k_weight, k_bias)
@@ -165,7 +165,7 @@ def norm_rope(
     check_parameters(op, weight=weight, bias=bias)
     check_flags(op, interleaved=interleaved, inverse=inverse, inplace=inplace)
     options = rope_options(
-        op, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse
+        op, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse, None
     )
     rule = norm_options(op, eps, weight_offset, norm, norm_dims, order, rounding)
     p = Parameters(weight, bias)

@@ -117,7 +117,7 @@ def _differentiated_grad(
     *options: Any,
 ) -> tuple[Tensor, ...]:
     """The op norm_rope_grad, called with tensors that need derivatives."""
-    rope, norm = RopeOptions(*options[:9]), NormOptions(*options[9:])
+    rope, norm = RopeOptions(*options[:10]), NormOptions(*options[10:])
     found = Formula(x, Parameters(weight, bias), rope, norm).pull_back(grad, False)
     given = (found.weight, found.bias) if parameters else (None, None)
     like = [x if t is None else t for t in (weight, bias)]
@@ -142,19 +142,19 @@ def _keep(ctx: Any, tensors: tuple[Tensor | None, ...], options: tuple[Any, ...]
 
 def _kept(ctx: Any) -> tuple[tuple[Any, ...], RopeOptions, NormOptions]:
     tensors = ctx.saved_tensors
-    rope = RopeOptions(*tensors[-5:], *ctx.flags[:4])
-    return tensors[:-5], rope, NormOptions(*ctx.flags[4:])
+    rope = RopeOptions(*tensors[-5:], *ctx.flags[:5])
+    return tensors[:-5], rope, NormOptions(*ctx.flags[5:])
 
 
 def _fold(info: Any, in_dims: Any, xs: tuple[Tensor, ...], options: tuple[Any, ...]) -> Any:
     """One call for all samples, if they share their weights; else None."""
     count = len(xs)
-    rope, norm = RopeOptions(*options[:9]), NormOptions(*options[9:])
+    rope, norm = RopeOptions(*options[:10]), NormOptions(*options[10:])
     if any(d is not None for d in in_dims[count : 3 * count]):
         return None
     if rope.cu_seqlens is not None and norm.norm_dims == "all":  # samples would become heads
         return None
-    dims = (*in_dims[:count], *in_dims[3 * count : 3 * count + 9])
+    dims = (*in_dims[:count], *in_dims[3 * count : 3 * count + 10])
     return fold(info.batch_size, dims, xs, tuple(rope))
 
 
@@ -170,7 +170,7 @@ class NormRope(Op, name="norm_rope", inputs=5):
         (x, *p), rope, norm = _kept(ctx)
         _, weight, bias, cos, sin = ctx.needs_input_grad[:5]
         grads = _pull_back(grad, x, Parameters(*p), rope, norm, weight or bias, cos or sin)
-        return *grads, *(None,) * 13
+        return *grads, *(None,) * 14
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor | None:
@@ -213,7 +213,7 @@ class QkNormRope(Op, name="qk_norm_rope", inputs=8):
         ]  # fmt: skip
         q, k = found
         tables = total(q.cos, k.cos), total(q.sin, k.sin)
-        return q.x, k.x, q.weight, k.weight, q.bias, k.bias, *tables, *(None,) * 13
+        return q.x, k.x, q.weight, k.weight, q.bias, k.bias, *tables, *(None,) * 14
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:

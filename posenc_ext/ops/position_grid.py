@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..arguments import at_least, error
+from ..arguments import at_least, error, known
 from .rope_options import check_flags, check_tensors
 
 
@@ -60,8 +60,8 @@ def resize_position_grid(
     if h * w != rows or rows == 0:
         text = f"grid must have as many cells as weight has rows after the prefix, {rows}, got "
         raise error(ValueError, op, text + f"{h} x {w}")
-    if (h, w) == (height, width):
-        return weight
+    if known(height, width) and (h, w) == (height, width):
+        return weight  # as it is, where no graph for every size is being traced
     first, patches = weight.split([prefix, rows], -2)
     exact = torch.float64 if weight.dtype == torch.float64 else torch.float32
     image = patches.to(exact).reshape(-1, h, w, weight.shape[-1]).movedim(-1, 1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import LARGEST, at_least, error, integer
-from .functions import unwrapped
+from .functions import readable, unwrapped
 from .rope_options import check_tensors
 
 INTEGERS = (torch.int32, torch.int64)
@@ -146,7 +146,7 @@ def check_ids(op: str, name: str, ids: Any, dtypes: tuple[torch.dtype, ...] = IN
 def check_rows(op: str, name: str, ids: Tensor, rows: int, size: str, first: int = 0) -> None:
     """`ids` are rows of a table from `first` on, where they can be read at no cost; `size` is what
     `rows` is."""
-    if torch.compiler.is_compiling() or ids.device.type != "cpu" or not ids.numel():
+    if not readable(ids) or not ids.numel():
         return
     low, high = (int(p) for p in unwrapped(ids).aminmax())
     if low < first or high >= rows:
@@ -170,7 +170,6 @@ def _past(op: str, past: Any, ids: Tensor) -> int | Tensor:
     if past.dim() and (ids.dim() != 2 or past.shape != ids.shape[:1]):
         text = f"past must be an int or have shape [B], got {list(past.shape)} for input_ids of "
         raise error(ValueError, op, text + f"shape {list(ids.shape)}")
-    known = not torch.compiler.is_compiling() and past.device.type == "cpu" and past.numel()
-    if known and (low := int(unwrapped(past).min())) < 0:
+    if readable(past) and past.numel() and (low := int(unwrapped(past).min())) < 0:
         raise error(ValueError, op, f"past must be at least 0, got {low}")
     return past.unsqueeze(-1) if past.dim() else past

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..arguments import at_least, error
+from ..kept import constant, of_integers
 from .rope_options import check_flags, check_tensors
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -119,15 +120,15 @@ def t5_rule(
 
 def t5_bucket(relative: Tensor, half: int | None, starts: tuple[int, ...]) -> Tensor:
     left = (-relative).clamp(min=0) if half is None else relative.abs()
-    bucket = torch.bucketize(left, torch.tensor(starts, device=relative.device), right=True)
+    bucket = torch.bucketize(left, constant(of_integers, relative.device, *starts), right=True)
     return bucket if half is None else bucket + half * (relative > 0)
 
 
 def deberta_bucket(delta: Tensor, size: int, max_position: int, last: int) -> Tensor:
     """Buckets in magnitude up to `last`."""
     mid, far = size // 2, delta.abs()
-    ends = torch.tensor(_deberta_ends(mid, max_position, last), device=delta.device)
-    bucket = torch.bucketize(far, ends) + mid
+    ends = _deberta_ends(mid, max_position, last)
+    bucket = torch.bucketize(far, constant(of_integers, delta.device, *ends)) + mid
     return torch.where(far <= mid, delta, delta.sign() * bucket)
 
 

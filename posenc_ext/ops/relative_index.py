@@ -1,8 +1,9 @@
 """Indexes for :func:`posenc_ext.relative_gather`: which row of a table a distance belongs to.
 
-Every index has ``Q + K - 1`` entries, one for each distance of a key from a query. Queries are the
-last of the keys (bottom-right alignment, as in decoding with a cache): query i stands at key
-``i + K - Q``.
+Every index has ``Q + K - 1`` entries, one for each distance of a key from a query. Query i stands
+at key ``i + offset``. By default queries are the last of the keys (bottom-right alignment, as in
+decoding with a cache): `offset` is ``K - Q``. With a cache that is longer than what is in it, it is
+the number of tokens before the first query.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ def t5_relative_index(
     bidirectional: bool = True,
     num_buckets: int = 32,
     max_distance: int = 128,
+    offset: int | None = None,
     device: Device = None,
 ) -> Tensor:
     """:func:`posenc_ext.t5_relative_position_bucket` as an index, int64 ``[Q + K - 1]``.
@@ -35,7 +37,7 @@ def t5_relative_index(
     """
     op = "t5_relative_index"
     half, starts = t5_rule(op, bidirectional, num_buckets, max_distance)
-    return t5_bucket(_distances(op, q_len, k_len, device), half, starts)
+    return t5_bucket(_distances(op, q_len, k_len, offset, device), half, starts)
 
 
 def deberta_relative_index(
@@ -44,6 +46,7 @@ def deberta_relative_index(
     *,
     max_relative_positions: int = 512,
     position_buckets: int | None = None,
+    offset: int | None = None,
     device: Device = None,
 ) -> Tensor:
     """``clamp(bucket(i - j) + span, 0, 2 * span - 1)`` as an index, int64 ``[Q + K - 1]``.
@@ -59,7 +62,7 @@ def deberta_relative_index(
     Raises TypeError and ValueError for a length or a size that is none.
     """
     op = "deberta_relative_index"
-    delta = -_distances(op, q_len, k_len, device)
+    delta = -_distances(op, q_len, k_len, offset, device)
     if position_buckets is None:
         span = at_least(op, "max_relative_positions", max_relative_positions, 1)
     else:
@@ -75,6 +78,7 @@ def clipped_relative_index(
     *,
     left: int,
     right: int | None = None,
+    offset: int | None = None,
     device: Device = None,
 ) -> Tensor:
     """``clip(j - i, -left, right) + left`` as an index, int64 ``[Q + K - 1]``.
@@ -91,7 +95,7 @@ def clipped_relative_index(
     op = "clipped_relative_index"
     left = at_least(op, "left", left, 0)
     right = left if right is None else at_least(op, "right", right, 0)
-    return _distances(op, q_len, k_len, device).clamp(-left, right) + left
+    return _distances(op, q_len, k_len, offset, device).clamp(-left, right) + left
 
 
 def bert_relative_index(
@@ -99,6 +103,7 @@ def bert_relative_index(
     k_len: int | None = None,
     *,
     max_position_embeddings: int,
+    offset: int | None = None,
     device: Device = None,
 ) -> Tensor:
     """``i - j + max_position_embeddings - 1`` as an index, int64 ``[Q + K - 1]``.
@@ -114,7 +119,7 @@ def bert_relative_index(
     """
     op = "bert_relative_index"
     most = at_least(op, "max_position_embeddings", max_position_embeddings, 1)
-    distances = _distances(op, q_len, k_len, device)
+    distances = _distances(op, q_len, k_len, offset, device)
     for name, length in (("q_len", q_len), ("k_len", k_len)):
         if length is not None and length > most:
             text = f"{name} must be at most max_position_embeddings = {most}, got {length}"
@@ -122,11 +127,16 @@ def bert_relative_index(
     return most - 1 - distances
 
 
-def _distances(op: str, q_len: int, k_len: int | None, device: Device) -> Tensor:
-    """Key minus query, 1 - K .. Q - 1."""
+def _distances(
+    op: str, q_len: int, k_len: int | None, offset: int | None, device: Device
+) -> Tensor:
+    """Key minus query, from the first key and last query to the last key and first query."""
     q_len = at_least(op, "q_len", q_len, 0)
     k_len = q_len if k_len is None else at_least(op, "k_len", k_len, 0)
     if not torch.compiler.is_compiling():
         at_least(op, "q_len and k_len together", q_len + k_len, 0, LARGEST)
+    first = 1 - k_len
+    if offset is not None:
+        first = 1 - q_len - at_least(op, "offset", offset, -LARGEST, LARGEST)
     count = q_len + k_len - 1 if q_len + k_len else 0
-    return torch.arange(1 - k_len, 1 - k_len + count, device=device)
+    return torch.arange(first, first + count, device=device)

@@ -6,26 +6,53 @@ https://arxiv.org/abs/2104.09864, equation 34.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypedDict, overload
+
 import torch
 from torch import Tensor
 
 from .._native import _C
 from ..distributed import is_dtensor, rope_options_beside
+from ..types import Layout
 from .rope_autograd import rotate, rotate_inplace, rotate_out, rotate_pair
 from .rope_options import check_flags, check_tensors, rope_options
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+class _Options(TypedDict, total=False):
+    """The arguments after the tables; for type checkers."""
+
+    layout: Layout
+    positions: Tensor | None
+    offset: int | Tensor
+    cu_seqlens: Tensor | None
+    interleaved: bool
+    inverse: bool
+    inplace: bool
+
+
+@overload
+def apply_rope(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor | None = None, **options: Unpack[_Options]
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def apply_rope(
+    q: Tensor, k: None, cos: Tensor, sin: Tensor | None = None, **options: Unpack[_Options]
+) -> tuple[Tensor, None]: ...
 def apply_rope(
     q: Tensor,
     k: Tensor | None,
     cos: Tensor,
     sin: Tensor | None = None,
     *,
-    layout: str = "bshd",
+    layout: Layout = "bshd",
     positions: Tensor | None = None,
     offset: int | Tensor = 0,
     cu_seqlens: Tensor | None = None,
     interleaved: bool = False,
+    interleaved_out: bool | None = None,
     inverse: bool = False,
     inplace: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
@@ -65,6 +92,8 @@ def apply_rope(
             ``cu_seqlens[i] .. cu_seqlens[i + 1]``, and positions restart with it (at `offset`,
             which may be ``[N]``).
         interleaved: which channels form a pair, see above.
+        interleaved_out: the same of the result: ``interleaved=True, interleaved_out=False`` reads
+            neighbouring channels and writes halves, as DeepSeek-V3 does. Default: as `interleaved`.
         inverse: rotate by the negative angles.
         inplace: write the result into `q` and `k` and return them. To train, take them from a
             fused projection as slices: torch lets nobody write into the views of split, chunk and
@@ -85,19 +114,22 @@ def apply_rope(
     if k is None:
         return rope(
             q, cos, sin, layout=layout, positions=positions, offset=offset, cu_seqlens=cu_seqlens,
-            interleaved=interleaved, inverse=inverse, inplace=inplace,
+            interleaved=interleaved, interleaved_out=interleaved_out, inverse=inverse,
+            inplace=inplace,
         ), None  # fmt: skip
     if not torch.compiler.is_compiling():
         result = _C.apply_rope(
-            q, k, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse, inplace
-        )
+            q, k, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse, inplace,
+            interleaved_out,
+        )  # fmt: skip
         if result is not None:
             return result
     check_tensors("apply_rope", q=q, k=k)
     check_flags("apply_rope", interleaved=interleaved, inverse=inverse, inplace=inplace)
     options = rope_options(
-        "apply_rope", cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse
-    )
+        "apply_rope", cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
+        interleaved_out,
+    )  # fmt: skip
     if is_dtensor(q) or is_dtensor(k):
         options = rope_options_beside("apply_rope", (q, k), options)
     if inplace:
@@ -111,11 +143,12 @@ def rope(
     cos: Tensor,
     sin: Tensor | None = None,
     *,
-    layout: str = "bshd",
+    layout: Layout = "bshd",
     positions: Tensor | None = None,
     offset: int | Tensor = 0,
     cu_seqlens: Tensor | None = None,
     interleaved: bool = False,
+    interleaved_out: bool | None = None,
     inverse: bool = False,
     inplace: bool = False,
     out: Tensor | None = None,
@@ -137,15 +170,17 @@ def rope(
     """
     if not torch.compiler.is_compiling():
         result = _C.rope(
-            x, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse, inplace, out
-        )
+            x, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse, inplace,
+            interleaved_out, out,
+        )  # fmt: skip
         if result is not None:
             return result
     check_tensors("rope", x=x)
     check_flags("rope", interleaved=interleaved, inverse=inverse, inplace=inplace)
     options = rope_options(
-        "rope", cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse
-    )
+        "rope", cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
+        interleaved_out,
+    )  # fmt: skip
     if is_dtensor(x):
         options = rope_options_beside("rope", (x,), options)
     if out is not None:

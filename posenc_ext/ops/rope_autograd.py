@@ -2,7 +2,8 @@
 
 The map is linear in x and in the tables, so three operations are closed under differentiation:
 
-    rotate(x; cos, sin)              its gradient in x is the inverse rotation,
+    rotate(x; cos, sin)              its gradient in x is the inverse rotation, from the pairs of
+                                     the output to those of the input,
     table_grads(g, x)                its gradient in the tables,
     rotate(x; dcos, dsin) again      the gradient of table_grads in g, and inverted, in x.
 
@@ -70,6 +71,8 @@ def rotate_inplace(op: str, xs: tuple[Tensor, ...], options: RopeOptions) -> tup
 
 def rotate_out(x: Tensor, out: Tensor, inplace: bool, options: RopeOptions) -> Tensor:
     check_out("rope", out, inplace, (x, options.cos, options.sin))
+    if torch.compiler.is_exporting() and out.shape == x.shape and out.dtype == x.dtype:
+        return out.copy_(rotate(x, options))  # a graph without the in-place op decomposes
     _ops.rope_out(x, *options, out=out)
     return out
 
@@ -145,7 +148,7 @@ class Rope(Op, name="rope", inputs=3):
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
         (x,), options = _kept(ctx)
         tables = any(ctx.needs_input_grad[1:3])
-        return *_pull_back(x, grad, options, ctx.needs_input_grad[0], tables), *(None,) * 7
+        return *_pull_back(x, grad, options, ctx.needs_input_grad[0], tables), *(None,) * 8
 
     @staticmethod
     def jvp(ctx: Any, dx: Tensor | None, *tangents: Any) -> Tensor | None:
@@ -195,7 +198,7 @@ class ApplyRope(Op, name="apply_rope", inputs=4):
                 if grad is not None:
                     c, s = table_grads(grad, x, options)
                     dcos, dsin = total(dcos, c), total(dsin, s)
-        return dq, dk, dcos, dsin, *(None,) * 7
+        return dq, dk, dcos, dsin, *(None,) * 8
 
     @staticmethod
     def jvp(ctx: Any, dq: Tensor | None, dk: Tensor | None, *tangents: Any) -> tuple[Any, Any]:
@@ -232,7 +235,7 @@ class Rotated:
         (before,), options = _kept(ctx)
         tables = any(ctx.needs_input_grad[2:4])
         dx, dcos, dsin = _pull_back(before, grad, options, ctx.needs_input_grad[0], tables)
-        return dx, None, dcos, dsin, *(None,) * 7
+        return dx, None, dcos, dsin, *(None,) * 8
 
 
 _rotated = make_function(Rotated, lambda x, *_: x)
@@ -250,11 +253,11 @@ class TableGrads(Op, name="rope_table_grad", inputs=2):
     def backward(ctx: Any, cos: Any, sin: Any) -> tuple[Any, ...]:
         (grad, x), options = _kept(ctx)
         if cos is None and sin is None:
-            return (None,) * 11
+            return (None,) * 12
         need_grad, need_x = ctx.needs_input_grad[:2]
         dgrad = rotate_by(x, cos, sin, options) if need_grad else None
         dx = rotate_by(grad, cos, sin, options.inverted()) if need_x else None
-        return dgrad, dx, *(None,) * 9
+        return dgrad, dx, *(None,) * 10
 
     @staticmethod
     def jvp(ctx: Any, dgrad: Tensor | None, dx: Tensor | None, *_: Any) -> tuple[Any, Any]:

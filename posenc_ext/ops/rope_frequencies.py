@@ -8,9 +8,10 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..arguments import check_precision, error, integer, number
-from ..frequencies import OP, Request, RopeFrequencies, Rule, value_error
+from ..arguments import check_precision, error, integer, length_of, number
+from ..frequencies import DEFAULT_BASE, OP, Request, RopeFrequencies, Rule, value_error
 from ..scaling import (
     NTK,
     DynamicNTK,
@@ -18,25 +19,28 @@ from ..scaling import (
     Llama3,
     LongRoPE,
     NTKByParts,
+    NTKMixed,
     PartNTK,
     Proportional,
     YaRN,
 )
+from ..types import Precision
 
-DEFAULT_BASE = 10000.0
 RULES: dict[str, type[Rule] | None] = {
     "default": None,
     "dynamic": DynamicNTK,
     "linear": Linear,
     "llama3": Llama3,
     "longrope": LongRoPE,
-    "ntk": NTK,
+    "ntk_aware": NTK,
     "ntk_by_parts": NTKByParts,
+    "ntk_mixed": NTKMixed,
     "part_ntk": PartNTK,
     "proportional": Proportional,
     "yarn": YaRN,
 }
-ALIASES = {"su": "longrope", "mrope": "default"}
+ALIASES = {"su": "longrope", "mrope": "default", "ntk": "ntk_aware"}
+UNREAD_BESIDE_ALPHA = ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 # Keys that any dict may have: those read here, then those that speak to other parts of a model.
 COMMON_KEYS = {
     "rope_type",
@@ -57,9 +61,9 @@ def rope_frequencies(
     base: float = DEFAULT_BASE,
     scaling: Rule | Mapping[str, Any] | None = None,
     *,
-    seq_len: int | None = None,
+    seq_len: int | Tensor | None = None,
     layer_type: str | None = None,
-    precision: str = "exact",
+    precision: Precision = "exact",
 ) -> RopeFrequencies:
     """The angle per position of each pair of channels, scaled by a context-extension rule.
 
@@ -81,7 +85,8 @@ def rope_frequencies(
             :mod:`posenc_ext.scaling`, which lists them with their keys.
         seq_len: length of the current sequence, for the rules that depend on it: "dynamic"
             (default: the original length) and "longrope" (default: short). Pass the final length to
-            keep one set of frequencies for a whole generation.
+            keep one set of frequencies for a whole generation. An int tensor ``[]`` is read, which
+            waits for its device.
         layer_type: which entry of a nested dict to use, such as "full_attention".
         precision: "exact" gives float64. "float32" gives the float32 frequencies of Hugging Face,
             computed in their order of operations, bit for bit.
@@ -95,10 +100,7 @@ def rope_frequencies(
         ValueError: an odd `dim`, a base that is not positive, an unknown rule, a missing, unknown
             or contradictory key.
     """
-    if seq_len is not None:
-        seq_len = integer(OP, "seq_len", seq_len)
-        if seq_len < 0:
-            raise error(ValueError, OP, f"seq_len must not be negative, got {seq_len}")
+    seq_len = length_of(OP, seq_len)
     check_precision(OP, precision)
     dim, base, rule = parsed(dim, base, scaling, layer_type)
     dtype = torch.float64 if precision == "exact" else torch.float32
@@ -169,11 +171,16 @@ def rule_of(keys: Mapping[str, Any]) -> Rule | None:
     if name not in RULES:
         known = sorted([*RULES, *ALIASES])
         raise value_error(f"scaling must have a rope_type of {known}, got {name!r}")
+    if name == "dynamic" and keys.get("alpha"):
+        return ntk_alpha(keys)
     rule = RULES[name]
     parameters = {} if rule is None else {field.name: field for field in fields(rule)}
     for key in keys:
         if key not in parameters and key not in COMMON_KEYS:
-            raise value_error(f"scaling must not have the key {key!r} with rope_type {name!r}")
+            hint = " (did you mean 'ntk_mixed'?)" if key == "mixed_b" else ""
+            raise value_error(
+                f"scaling must not have the key {key!r} with rope_type {name!r}{hint}"
+            )
     if rule is None:
         return None
 
@@ -181,6 +188,8 @@ def rule_of(keys: Mapping[str, Any]) -> Rule | None:
     longest = keys.get("max_position_embeddings")
     original = "original_max_position_embeddings"
     if original in parameters and longest is not None:
+        if name == "yarn" and original not in given and "factor" not in given:
+            raise value_error("scaling must have the key 'factor' with rope_type 'yarn'")
         given.setdefault(original, longest)
         if name in ("yarn", "longrope"):
             check_factor(given, number(OP, "max_position_embeddings", longest))
@@ -188,6 +197,17 @@ def rule_of(keys: Mapping[str, Any]) -> Rule | None:
         if key not in given and field.default is MISSING:
             raise value_error(f"scaling must have the key {key!r} with rope_type {name!r}")
     return rule(**given)
+
+
+def ntk_alpha(keys: Mapping[str, Any]) -> Rule:
+    """Hunyuan's "dynamic", which does not depend on the length: base * alpha^(d/(d-2)). The keys
+    beside alpha stand in its published configs and are not read."""
+    for key in keys:
+        if key not in COMMON_KEYS | {"alpha", *UNREAD_BESIDE_ALPHA}:
+            raise value_error(f"scaling must not have the key {key!r} with alpha")
+    if keys.get("factor", 1.0) != 1:
+        raise value_error(f"factor must be 1 or missing with alpha, got {keys['factor']}")
+    return NTK(factor=keys["alpha"])
 
 
 def check_factor(given: dict[str, Any], longest: float) -> None:

@@ -21,6 +21,7 @@ class RopeOptions(NamedTuple):
     layout: str
     interleaved: bool
     inverse: bool
+    interleaved_out: bool
 
     @property
     def rotary_dim(self) -> int:
@@ -32,7 +33,11 @@ class RopeOptions(NamedTuple):
         return dict(zip(names, self[:5], strict=True))
 
     def inverted(self) -> RopeOptions:
-        return self._replace(inverse=not self.inverse)
+        return self._replace(
+            inverse=not self.inverse,
+            interleaved=self.interleaved_out,
+            interleaved_out=self.interleaved,
+        )
 
     def with_tables(self, cos: Tensor, sin: Tensor) -> RopeOptions:
         return self._replace(cos=cos, sin=sin)
@@ -67,6 +72,7 @@ def rope_options(
     cu_seqlens: Tensor | None,
     interleaved: bool,
     inverse: bool,
+    interleaved_out: bool | None,
 ) -> RopeOptions:
     """Check the Python types, and give complex tables and tensor offsets the form of the schema."""
     check_tensors(op, cos=cos)
@@ -101,6 +107,10 @@ def rope_options(
         raise IndexError(f"posenc_ext.{op}: offset must be a row of the table, got {offset}")
     if not isinstance(layout, str):
         raise TypeError(f"posenc_ext.{op}: layout must be a str, got {type(layout).__name__}")
+    if interleaved_out is None:
+        interleaved_out = interleaved
+    check_flags(op, interleaved_out=interleaved_out)
     return RopeOptions(
-        cos, sin, positions, offsets, cu_seqlens, offset, layout, bool(interleaved), bool(inverse)
-    )
+        cos, sin, positions, offsets, cu_seqlens, offset, layout, bool(interleaved), bool(inverse),
+        bool(interleaved_out),
+    )  # fmt: skip

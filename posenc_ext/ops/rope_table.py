@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import check_dtype, check_precision, error, integer, number
+from ..arguments import arange, check_dtype, check_precision, error, integer, number
 from ..distributed import beside
+from ..types import Precision
 from .functions import Op, apply, one_by_one, save
 from .mrope import by_axes, check_axes, section_axes
 from .rope_options import check_tensors
@@ -23,7 +24,7 @@ def rope_table(
     sections: Sequence[int] | Tensor | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
-    precision: str = "exact",
+    precision: Precision = "exact",
 ) -> tuple[Tensor, Tensor]:
     """cos and sin of position times frequency.
 
@@ -47,12 +48,13 @@ def rope_table(
         positions: an int n for ``0 .. n-1``, or an int32, int64 or floating tensor ``[...]``, which
             may be negative or fractional, in any order and with any strides.
         inv_freq: float64 or float32 ``[R/2]``, the angle per position, in radians. float32 is
-            widened (exactly), so prefer the float64 of :func:`rope_frequencies`.
+            widened (exactly), so prefer the float64 of :func:`rope_frequencies`. They are copied
+            to the positions from another device, and to a GPU each call then waits for that.
         attention_factor: multiplies cos and sin before they are rounded.
         sections: for positions ``[axes, ...]`` with one row per axis: how many frequencies each
             axis turns, such as ``[16, 24, 24]`` for time, height and width in chunks, or an int
-            tensor ``[R/2]`` with the axis of each frequency (:func:`mrope_axes`). The tables are
-            ``[..., R/2]``; equal rows give the bits of one axis alone.
+            tensor ``[R/2]`` on the CPU with the axis of each frequency (:func:`mrope_axes`). The
+            tables are ``[..., R/2]``; equal rows give the bits of one axis alone.
         dtype: float32, float64, bfloat16 or float16.
         device: where to build the tables; default: where the positions are (for an int, where
             `inv_freq` is).
@@ -97,7 +99,7 @@ def rope_table(
         n = integer(op, "positions", positions, "an int or a tensor")
         if n < 0:
             raise error(ValueError, op, f"positions must not be negative as an int, got {n}")
-        positions = torch.arange(n, dtype=torch.int64, device=device or inv_freq.device)
+        positions = arange(0, n, device or inv_freq.device)
     if inv_freq.is_meta and not positions.is_meta:
         raise error(
             ValueError,

@@ -25,8 +25,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._native import _C
 from ..arguments import error, integer, number
 from ..distributed import beside, is_dtensor, is_sharded, token_positions, varying
+from ..types import SinusoidConvention
+from .position_ids import sizes_of_ids
 from .rope_options import check_tensors
 from .sinusoidal_autograd import add
 from .sinusoidal_options import (
@@ -45,7 +48,7 @@ def sinusoidal_table(
     dim: int,
     *,
     base: float = 10000.0,
-    convention: str = "interleaved",
+    convention: SinusoidConvention = "interleaved",
     padding_idx: int | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
@@ -101,9 +104,10 @@ def add_sinusoidal(
     x: Tensor,
     *,
     offset: int | Tensor = 0,
+    positions: Tensor | None = None,
     scale: float = 1.0,
     base: float = 10000.0,
-    convention: str = "interleaved",
+    convention: SinusoidConvention = "interleaved",
 ) -> Tensor:
     """``scale * x`` plus the sinusoidal table of its positions, in one pass and without the table.
 
@@ -119,6 +123,8 @@ def add_sinusoidal(
         x: float32, float64, bfloat16 or float16, ``[B, S, D]`` or ``[S, D]``, any strides.
         offset: the position of the first token: an int, or an int32 or int64 tensor ``[]`` or
             ``[B]``; negative ones too.
+        positions: int32, int64 or floating ``[S]`` or ``[B, S]``, instead of `offset`. Their table
+            is built in memory.
         scale: multiplies x, such as ``sqrt(D)`` in "Attention Is All You Need", section 3.4.
         base, convention: as for :func:`sinusoidal_table`.
 
@@ -129,12 +135,16 @@ def add_sinusoidal(
         TypeError: a wrong type or dtype.
         ValueError: a wrong shape or value.
 
-    Differentiable in x, to any order, forward and backward: the gradient is `scale` times the
-    incoming one. Autocast does not change the result.
+    Differentiable in x and floating positions, to any order, forward and backward: the gradient of
+    x is `scale` times the incoming one. Autocast does not change the result.
     """
     op = "add_sinusoidal"
-    check_tensors(op, x=x)
     how = convention_of(op, convention)
+    if positions is None and not torch.compiler.is_compiling():
+        result = _C.add_sinusoidal(x, offset, scale, base, *how)
+        if result is not None:
+            return result
+    check_tensors(op, x=x)
     scale, base = number(op, "scale", scale), base_of(op, "base", base)
     offsets: Tensor | None = None
     if isinstance(offset, Tensor):
@@ -146,22 +156,44 @@ def add_sinusoidal(
             raise error(ValueError, op, f"offset must be between -2^62 and 2^62, got {offset}")
     dim = x.shape[-1] if x.dim() else 0
     frequencies = frequencies_of(x, dim, base, how)
+    if positions is not None:
+        check_positions(op, x, positions, offset if offsets is None else offsets)
+        return _add_table(x, frequencies, None, positions, scale, base, how)
     if is_dtensor(x):
         offsets, offset = varying(x, offsets, offset)
         if is_sharded(x, x.dim() - 2):
-            return _add_sharded(x, frequencies, offsets, scale, base, how)
+            positions = token_positions(x, x.dim() - 2, offsets)
+            positions = positions if x.dim() == 3 else positions[0]
+            return _add_table(x, frequencies, offsets, positions, scale, base, how)
         offsets, frequencies = beside(x, offsets, frequencies)
     return add(x, frequencies, offsets, offset, scale, how.interleaved, how.cos_first)
 
 
-def _add_sharded(
-    x: Any, frequencies: Tensor, offsets: Tensor | None, scale: float, base: float, how: Convention
+def check_positions(op: str, x: Tensor, positions: Any, offset: Any) -> None:
+    check_tensors(op, positions=positions)
+    positions_of(op, "positions", positions, None)
+    if list(positions.shape) not in sizes_of_ids(list(x.shape[:-1])):
+        text = f"positions must have shape [S] or [B, S] of x {list(x.shape)}, got "
+        raise error(ValueError, op, text + f"{list(positions.shape)}")
+    if isinstance(offset, Tensor) or offset != 0:
+        text = f"positions must be None with offset, got {list(positions.shape)}"
+        raise error(ValueError, op, text)
+
+
+def _add_table(
+    x: Tensor,
+    frequencies: Tensor,
+    offsets: Tensor | None,
+    positions: Tensor,
+    scale: float,
+    base: float,
+    how: Convention,
 ) -> Tensor:
-    """A DTensor of which each rank has part of the tokens: the same sum, from the rank's table."""
+    """The same sum by a table: of any positions, or of a rank's part of the tokens."""
     tensors = (x, frequencies, offsets)
     meta = [t if t is None else torch.empty(t.shape, dtype=t.dtype, device="meta") for t in tensors]
     torch.ops.posenc_ext.add_sinusoidal(*meta, 0, scale, False, False)  # for its checks
-    positions = token_positions(x, x.dim() - 2, offsets)
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-    table = table_of("add_sinusoidal", positions, x.shape[-1], base, how, dtype)
-    return (x.to(dtype) * scale + (table if x.dim() == 3 else table[0])).to(x.dtype)
+    positions = positions_of("add_sinusoidal", "positions", positions, x.device)
+    (table,) = beside(x, table_of("add_sinusoidal", positions, x.shape[-1], base, how, dtype))
+    return (x.to(dtype) * scale + table).to(x.dtype)

@@ -7,12 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..arguments import error, integer, number
+from ..types import FirstAxis
 from .rope_options import check_flags
 from .sinusoidal_options import CONVENTIONS, Convention, base_of, dim_of, positions_of, table_of
 
 
 def timestep_embedding(
-    timesteps: int | Tensor,
+    timesteps: float | Tensor,
     dim: int,
     *,
     flip_sin_to_cos: bool = False,
@@ -34,7 +35,7 @@ def timestep_embedding(
     ends in a zero column. Exact as :func:`sinusoidal_table`.
 
     Args:
-        timesteps: an int n for ``0 .. n-1``, or an integer or floating tensor ``[...]``.
+        timesteps: a number, which is one timestep, or an integer or floating tensor ``[...]``.
         dim: D, the width of a row.
         flip_sin_to_cos: ``[cos | sin]`` instead. With a shift of 0, this is the convention
             "diffusion" of :func:`sinusoidal_table`.
@@ -44,9 +45,10 @@ def timestep_embedding(
         dtype, device: as for :func:`sinusoidal_table`.
 
     Returns:
-        The embedding, contiguous ``[..., D]`` of `dtype`.
+        The embedding, contiguous ``[..., D]`` of `dtype`; ``[D]`` for a number.
 
-    Differentiable in floating timesteps, to any order, forward and backward.
+    Differentiable in floating timesteps, to any order, forward and backward. Exact sines take up to
+    twice the time of torch's float32 ones.
     """
     op = "timestep_embedding"
     dim = dim_of(op, dim)
@@ -58,6 +60,11 @@ def timestep_embedding(
     check_flags(op, flip_sin_to_cos=flip_sin_to_cos)
     how = Convention(cos_first=bool(flip_sin_to_cos), shift=shift)
     scale, base = number(op, "scale", scale), base_of(op, "max_period", max_period)
+    if not isinstance(timesteps, Tensor):  # 7 is timestep 7, not seven of them
+        number(op, "timesteps", timesteps)
+        whole = isinstance(timesteps, int)
+        kind = torch.int64 if whole else torch.float64
+        timesteps = torch.tensor(timesteps, dtype=kind, device=device)
     timesteps = positions_of(op, "timesteps", timesteps, device)
     if scale != 1:
         timesteps = timesteps.double() * scale
@@ -69,7 +76,7 @@ def sinusoidal_table_2d(
     width: int | Tensor,
     dim: int,
     *,
-    first: str = "width",
+    first: FirstAxis = "width",
     base: float = 10000.0,
     extra_tokens: int = 0,
     dtype: torch.dtype = torch.float32,

@@ -7,12 +7,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..arguments import check_dtype, error, integer, number
+from ..arguments import arange, check_dtype, error, integer, number
 from ..distributed import beside
+from ..kept import constant
+from ..types import SinusoidConvention
 from .rope_options import check_tensors
 from .sinusoidal_autograd import sinusoidal_table
 
 _ops = torch.ops.posenc_ext
+MOST_KEPT = 2**14  # frequencies of a width, 128 KB
 
 
 class Convention(NamedTuple):
@@ -24,7 +27,7 @@ class Convention(NamedTuple):
     shift: float = 0.0  # the denominator is the number of frequencies less this
 
 
-CONVENTIONS = {
+CONVENTIONS: dict[SinusoidConvention, Convention] = {
     "interleaved": Convention(interleaved=True, pad=False),
     "concatenated": Convention(pad=False),
     "tensor2tensor": Convention(shift=1.0),
@@ -52,7 +55,7 @@ def positions_of(op: str, name: str, value: Any, device: Any) -> Tensor:
     n = integer(op, name, value, "an int or a tensor")
     if n < 0:
         raise error(ValueError, op, f"{name} must not be negative as an int, got {n}")
-    return torch.arange(n, dtype=torch.int64, device=device)
+    return arange(0, n, device)
 
 
 def dim_of(op: str, dim: Any) -> int:
@@ -77,8 +80,14 @@ def frequencies_of(x: Tensor, dim: int, base: float, how: Convention) -> Tensor:
     denominator = (dim // 2 if how.pad else dim / 2) - how.shift
     if count <= 1:
         denominator = 1.0
-    like = torch.empty(0, device=x.device)  # not x, which may be batched or need a gradient
-    return _ops.sinusoidal_frequencies(like, count, base, float(denominator))
+    if count > MOST_KEPT:
+        return _frequencies(x.device, count, base, float(denominator))
+    return constant(_frequencies, x.device, count, base, float(denominator))
+
+
+def _frequencies(device: torch.device, count: int, base: float, denominator: float) -> Tensor:
+    like = torch.empty(0, device=device)  # not x, which may be batched or need a gradient
+    return _ops.sinusoidal_frequencies(like, count, base, denominator)
 
 
 def table_of(

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <vector>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -153,21 +155,41 @@ POSENC_JUMPS void resume(unsigned thread) {
   swapcontext(&block->scheduler_context, &fiber.context);
 }
 
-// Threads run up to a barrier one by one, from the first to the last in even blocks and the other
-// way in odd ones: a missing barrier then shows in one of them.
+// All that a warp can do without the others, its threads one by one up to each barrier, from the
+// first to the last in even blocks and the other way in odd ones: a missing barrier then shows in
+// one of them. Was there anything?
+bool run_warp(unsigned warp) {
+  const unsigned begin = warp * 32, count = std::min(32u, block->threads - begin);
+  bool ran = false;
+  for (bool again = true; again;) {
+    again = false;
+    for (unsigned i = 0; i < count; ++i) {
+      const unsigned thread = begin + (blockIdx.x % 2 ? count - 1 - i : i);
+      if (!block->fibers[thread].can_run()) continue;
+      again = ran = true;
+      resume(thread);
+      if (block->error) return ran;
+    }
+  }
+  return ran;
+}
+
+// Warps take turns in random order, each up to a barrier of the block: where such a barrier is
+// missing, or is one of the warp only, one warp is far ahead of another.
 void run_block() {
+  static std::minstd_rand random;
   block->alive = block->threads;
   block->all = {0, 0, block->threads};
   for (unsigned warp = 0; warp * 32 < block->threads; ++warp)
     block->warps[warp] = {0, 0, std::min(32u, block->threads - warp * 32)};
   for (unsigned i = 0; i < block->threads; ++i) block->fibers[i].done = false;
+  std::vector<unsigned> warps((block->threads + 31) / 32);
+  std::iota(warps.begin(), warps.end(), 0u);
   while (block->alive > 0) {
     bool progress = false;
-    for (unsigned i = 0; i < block->threads; ++i) {
-      const unsigned thread = blockIdx.x % 2 ? block->threads - 1 - i : i;
-      if (!block->fibers[thread].can_run()) continue;
-      progress = true;
-      resume(thread);
+    std::shuffle(warps.begin(), warps.end(), random);
+    for (const unsigned warp : warps) {
+      progress = run_warp(warp) || progress;
       if (block->error) return;
     }
     if (!progress) {
@@ -203,13 +225,18 @@ void launch(int64_t blocks, int threads, const std::function<void()>& kernel) {
 
 void block_barrier() { wait(block->all); }
 
-void warp_barrier() { wait(block->warps[block->current / 32]); }
+void warp_barrier(unsigned mask) {
+  if ((mask >> block->current % 32 & 1) == 0)
+    throw std::runtime_error("a lane that its mask does not name");
+  wait(block->warps[block->current / 32]);
+}
 
-uint64_t exchange(uint64_t value, unsigned from) {
+uint64_t exchange(unsigned mask, uint64_t value, unsigned from) {
+  if ((mask >> from & 1) == 0) throw std::runtime_error("a value of a lane outside the mask");
   block->slots[block->current] = value;
-  warp_barrier();
+  warp_barrier(mask);
   const uint64_t result = block->slots[block->current / 32 * 32 + from];
-  warp_barrier();
+  warp_barrier(mask);
   return result;
 }
 

@@ -34,9 +34,10 @@ namespace cuda_on_cpu {
 void launch(int64_t blocks, int threads, const std::function<void()>& kernel);
 
 void block_barrier();
-void warp_barrier();
-// The value that lane `from` of this thread's warp gives in the same call.
-uint64_t exchange(uint64_t value, unsigned from);
+void warp_barrier(unsigned mask);
+// The value that lane `from` of this thread's warp gives in the same call. The mask must name this
+// lane and that one.
+uint64_t exchange(unsigned mask, uint64_t value, unsigned from);
 
 // On a GPU a failed assert stops the launch, but other threads run on for a while.
 inline bool stop_at_asserts = true;
@@ -50,11 +51,11 @@ struct Traffic {
 inline Traffic traffic;
 
 template <class T>
-T shuffle(T value, unsigned from) {
+T shuffle(unsigned mask, T value, unsigned from) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof value);
-  bits = exchange(bits, from);
+  bits = exchange(mask, bits, from);
   std::memcpy(&value, &bits, sizeof value);
   return value;
 }
@@ -62,19 +63,19 @@ T shuffle(T value, unsigned from) {
 }  // namespace cuda_on_cpu
 
 inline void __syncthreads() { cuda_on_cpu::block_barrier(); }
-inline void __syncwarp(unsigned = ~0u) { cuda_on_cpu::warp_barrier(); }
+inline void __syncwarp(unsigned mask = ~0u) { cuda_on_cpu::warp_barrier(mask); }
 template <class T>
-T __shfl_sync(unsigned, T value, int lane) {
-  return cuda_on_cpu::shuffle(value, static_cast<unsigned>(lane) % 32);
+T __shfl_sync(unsigned mask, T value, int lane) {
+  return cuda_on_cpu::shuffle(mask, value, static_cast<unsigned>(lane) % 32);
 }
 template <class T>
-T __shfl_xor_sync(unsigned, T value, int mask) {
-  return cuda_on_cpu::shuffle(value, (threadIdx.x % 32) ^ static_cast<unsigned>(mask));
+T __shfl_xor_sync(unsigned mask, T value, int flip) {
+  return cuda_on_cpu::shuffle(mask, value, (threadIdx.x % 32) ^ static_cast<unsigned>(flip));
 }
 template <class T>
-T __shfl_down_sync(unsigned, T value, unsigned delta) {
+T __shfl_down_sync(unsigned mask, T value, unsigned delta) {
   const unsigned lane = threadIdx.x % 32;
-  return cuda_on_cpu::shuffle(value, lane + delta < 32 ? lane + delta : lane);
+  return cuda_on_cpu::shuffle(mask, value, lane + delta < 32 ? lane + delta : lane);
 }
 
 // Few blocks, so that a kernel has to walk on to items beyond its grid.

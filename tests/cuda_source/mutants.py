@@ -37,6 +37,15 @@ MUTANTS = [
     ("rope_rows.cuh", "<= token)", "< token)", "test_rope_source_rows.py"),
     ("rope_grad_kernels.cu", "row + 1)}", "row)}", "test_rope_source_rows.py"),
     ("rope_grad_kernels.cu", "call.inverse ?", "false ?", "test_rope_source_rows.py"),
+    ("rope_cache_kernels.cu", "slot >= -1 &&", "", "test_cache_source.py"),
+    (
+        "rope_cache_kernels.cu",
+        "token < call.k.tokens - call.window",
+        "false",
+        "test_cache_source.py",
+    ),
+    ("rope_cache_kernels.cu", "call.inverse ? -s : s", "s", "test_cache_source.py"),
+    ("rope_cache_kernels.cu", "i += gridDim.x", "i += gridDim.x + 1", "test_cache_source.py"),
     ("alibi_rows.cuh", "? 0 : at + 1", "? 0 : at", "test_alibi_source.py"),  # off by one
     (
         "alibi_rows.cuh",
@@ -99,6 +108,21 @@ MUTANTS = [
     ("relative_kernels.cu", "column < columns)", "true)", "test_relative_source.py"),
     ("relative_kernels.cu", "int64_t offset = 0", "float offset = 0", "test_relative_source.py"),
     ("relative_kernels.cu", "column < call.columns;", "true;", "test_relative_source.py"),
+    # Barriers of a warp where the block must wait, half a warp in a mask, a pointer not looked at.
+    (
+        "alibi_rows.cuh",
+        "piece) {\n    __syncthreads();",
+        "piece) {\n    __syncwarp();",
+        "test_alibi_source.py",
+    ),
+    (
+        "alibi_softmax_kernels.cu",
+        "tops);\n    __syncthreads();",
+        "tops);\n    __syncwarp();",
+        "test_alibi_source.py",
+    ),
+    ("alibi_rows.cuh", "0xffffffffu", "0x0000ffffu", "test_alibi_source.py"),
+    ("rope_kernels.cu", "aligned16(o.out,", "aligned16(o.x,", "test_rope_source.py"),
     # What only the code shows: split stores, spilled registers, an FMA.
     ("device.cuh", "#ifdef __CUDA_ARCH__", "#ifdef POSENC_NEVER", "codegen.py"),
     (

@@ -4,6 +4,11 @@ import pytest
 import torch
 from rope_cases import DTYPES, assert_bits, name
 
+each_pairing = pytest.mark.parametrize(
+    "pairing",
+    [{"interleaved": x, "interleaved_out": out} for x in (False, True) for out in (False, True)],
+    ids=["half", "half_to_interleaved", "interleaved_to_half", "interleaved"],
+)
 both_pairings = pytest.mark.parametrize("interleaved", [False, True], ids=["half", "interleaved"])
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=name)
 
@@ -18,11 +23,14 @@ def call(
     offset=0,
     layout="bshd",
     interleaved=False,
+    interleaved_out=None,
     inverse=False,
     **more,
 ):
+    if interleaved_out is None:
+        interleaved_out = interleaved
     options = (positions, offsets, cu_seqlens, offset, layout, interleaved, inverse)
-    return getattr(library, op)(*tensors, *options, **more)
+    return getattr(library, op)(*tensors, *options, interleaved_out, **more)
 
 
 def source(op, *tensors, **options):

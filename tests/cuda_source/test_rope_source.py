@@ -4,23 +4,23 @@ import pytest
 import torch
 from guarded import far_apart, guarded
 from rope_cases import DTYPES, LAYOUTS, VIEWS, assert_bits, name, shape, table, uniform
-from source_calls import both_pairings, check, each_dtype, source
+from source_calls import both_pairings, call, check, each_dtype, each_pairing, source
 
 ROTARY_DIMS = (2, 6, 16, 24, 30, 42, 48, 64, 66, 72, 80, 96, 112, 128, 160, 256)
 BEYOND_INT32 = 2**31 + 16
 
 
-@both_pairings
+@each_pairing
 @each_dtype
 @pytest.mark.parametrize("rotary", ROTARY_DIMS)
-def test_every_rotary_dim_and_tail(rotary, dtype, interleaved):
+def test_every_rotary_dim_and_tail(rotary, dtype, pairing):
     cos, sin = table(rotary // 2)
     for tail in (0, 3, 16):
         x = uniform(shape("bshd", d=rotary + tail), dtype)
         for inverse in (False, True):
-            check("rope", x, cos, sin, interleaved=interleaved, inverse=inverse, offset=1)
+            check("rope", x, cos, sin, **pairing, inverse=inverse, offset=1)
     own = table(rotary // 2, dtype)
-    check("apply_rope", x, x[:, :, :1], *own, interleaved=interleaved)
+    check("apply_rope", x, x[:, :, :1], *own, **pairing)
 
 
 @both_pairings
@@ -68,22 +68,38 @@ def test_q_and_k_in_one_launch(q, k, interleaved):
         check("apply_rope", q.half(), k.half(), *table(pairs), interleaved=interleaved)
 
 
+@each_pairing
 @each_dtype
 @pytest.mark.parametrize("width", [32, 40, 35])
-def test_in_place_and_out(width, dtype):
+def test_in_place_and_out(width, dtype, pairing):
     x, (cos, sin) = uniform(shape("bshd", d=width), dtype), table(16)
-    right = torch.ops.posenc_ext.rope(x, cos, sin, None, None, None, 2, "bshd", False, False)
+    options = {**pairing, "offset": 2}
+    right = call(torch.ops.posenc_ext, "rope", x, cos, sin, **options)
     y, out = x.clone(), torch.empty_like(x)
     version = y._version
-    source("rope_", y, cos, sin, offset=2)
-    source("rope_out", x, cos, sin, offset=2, out=out)
+    source("rope_", y, cos, sin, **options)
+    source("rope_out", x, cos, sin, **options, out=out)
     assert_bits(y, right)
     assert_bits(out, right)
     assert y._version > version
+    same = x.clone()
+    source("rope_out", same, cos, sin, **options, out=same)
+    assert_bits(same, right)
     q, k = x.clone(), x[:, :, :1].clone()
-    source("apply_rope_", q, k, cos, sin, offset=2)
+    source("apply_rope_", q, k, cos, sin, **options)
     assert_bits(q, right)
     assert_bits(k, right[:, :, :1])
+
+
+@each_dtype
+def test_only_out_is_not_aligned(dtype):
+    """Sixteen bytes at a time may be read, but not written: at a place that a GPU would refuse."""
+    x, (cos, sin) = uniform(shape("bshd", d=32), dtype), table(16)
+    right = torch.ops.posenc_ext.rope(x, cos, sin, None, None, None, 0, "bshd", False, False)
+    out = torch.zeros(x.numel() + 1, dtype=dtype)[1:].view(x.shape)
+    assert x.data_ptr() % 16 == 0 != out.data_ptr() % 16
+    source("rope_out", x, cos, sin, out=out)
+    assert_bits(out, right)
 
 
 @pytest.mark.parametrize(
@@ -140,16 +156,16 @@ def test_empty_tensors_and_no_pairs(size):
         source("rope_", x.clone(), *tables)
 
 
-@both_pairings
+@each_pairing
 @pytest.mark.parametrize("at_end", [True, False])
 @pytest.mark.parametrize("rotary", [16, 14, 6])
 @pytest.mark.parametrize("tail", [0, 3])
 @each_dtype
-def test_nothing_outside_the_tensors_is_touched(dtype, tail, rotary, at_end, interleaved):
+def test_nothing_outside_the_tensors_is_touched(dtype, tail, rotary, at_end, pairing):
     tensors = [uniform((2, 3, 2, rotary + tail), dtype), *table(rotary // 2, length=3)]
     x, cos, sin = (guarded(t, at_end) for t in tensors)
     positions = guarded(torch.tensor([2, 0, 1]), at_end)
-    options = {"interleaved": interleaved, "positions": positions}
+    options = {**pairing, "positions": positions}
     right = check("rope", x, cos, sin, **options)
     out = guarded(torch.zeros_like(right), at_end)
     source("rope_out", x, cos, sin, out=out, **options)

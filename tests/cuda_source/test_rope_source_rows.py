@@ -4,7 +4,7 @@ import pytest
 import torch
 from guarded import guarded
 from rope_cases import VIEWS, assert_bits, shape, table, uniform
-from source_calls import both_pairings, check, each_dtype, source
+from source_calls import both_pairings, check, each_dtype, each_pairing, source
 
 ROWS = {
     "offset": {"offset": 59},
@@ -61,14 +61,14 @@ def test_many_sequences_cost_no_more_than_a_search(sequences):
     assert 0 <= read - x.nbytes - 1200 * 2 * tables[0][0].nbytes <= boundaries + search
 
 
-@both_pairings
+@each_pairing
 @each_dtype
 @pytest.mark.parametrize("view", VIEWS)
-def test_table_grad_views_and_dtypes(view, dtype, interleaved):
+def test_table_grad_views_and_dtypes(view, dtype, pairing):
     x, grad = uniform(shape("bshd"), dtype), uniform(shape("bshd"), dtype, seed=1)
     for layout, inverse in (("bshd", False), ("bhsd", True)):
         tables = table(15, dtype if inverse else torch.float32)
-        options = {"layout": layout, "interleaved": interleaved, "inverse": inverse}
+        options = {"layout": layout, **pairing, "inverse": inverse}
         check("rope_table_grad", VIEWS[view](grad), x, *tables, **options)
         check("rope_table_grad", grad, VIEWS[view](x), *tables, **options)
 

@@ -26,6 +26,7 @@ namespace posenc {
 
 bool norm_rope_case(Random& random);  // norm_rows.cpp
 bool norm_rope_grad_case(Random& random);
+bool cache_rows_case(Random& random);       // cache_rows.cpp
 bool relative_gather_case(Random& random);  // relative_rows.cpp
 bool relative_scatter_case(Random& random);
 
@@ -38,7 +39,7 @@ bool rope_case(Random& random) {
   const int t = static_cast<int>(type);
   const RopeDtype math = type == RopeDtype::f64 ? RopeDtype::f64 : RopeDtype::f32;
   const int64_t item = kItem[t], wide = kItem[static_cast<int>(math)];
-  const bool interleaved = random.chance(2), in_place = random.chance(3);
+  const bool of_x = random.chance(2), of_out = random.chance(2), in_place = random.chance(3);
   bool streamed = !in_place && random.chance(3);
   RopeTile tile{};
   tile.pairs = random.length(130);
@@ -73,8 +74,10 @@ bool rope_case(Random& random) {
     RopeTile call = tile;
     call.out = out.data();
     if (in_place) call.x = call.out;
+    const Guarded scratch(2 * tile.pairs * item, true);
+    call.scratch = scratch.data();
     const bool aligned = reinterpret_cast<uintptr_t>(out.data()) % 64 == 0;
-    rope_rows(isa).of[t].rotate[interleaved][streamed && aligned](call);
+    rope_rows(isa).of[t].rotate[of_x][of_out][streamed && aligned](call);
   });
 }
 
@@ -93,12 +96,12 @@ bool rope_grad_case(Random& random) {
   row.grad = grad.data(), row.grad_head = of_grad.inner, row.grad_dim = of_grad.step;
   const Guarded before(2 * row.pairs * 8, true);
   std::memset(before.data(), 0, static_cast<size_t>(before.bytes()));
-  const bool interleaved = random.chance(2);
+  const bool x_pairs = random.chance(2), grad_pairs = random.chance(2);
   return agree(random, before, RopeDtype::f64, [&](Isa isa, const Guarded& out) {
     RopeGradRow call = row;
     call.dcos = reinterpret_cast<double*>(out.data());
     call.dsin = call.dcos + row.pairs;
-    rope_rows(isa).of[t].table_grad[interleaved](call);
+    rope_rows(isa).of[t].table_grad[x_pairs][grad_pairs](call);
   });
 }
 
@@ -235,6 +238,7 @@ int main(int count, char** arguments) {
                  {"rope_table", rope_table_case},
                  {"add_sinusoidal", sinusoidal_case},
                  {"alibi", alibi_case},
+                 {"cache", cache_rows_case},
                  {"relative_gather", relative_gather_case},
                  {"relative_scatter", relative_scatter_case}};
   static const char* const names[] = {"plain", "avx2", "avx512"};

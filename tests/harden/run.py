@@ -22,9 +22,9 @@ import sanitized
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build/harden"
-SOURCES = [f"tests/harden/{name}.cpp" for name in ("rows", "norm_rows", "relative_rows")] + [
-    f"csrc/cpu/{op}_rows.cpp" for op in ("rope", "norm_rope", "rope_table", "sinusoidal", "alibi")
-]
+NAMES = ("rows", "norm_rows", "cache_rows", "relative_rows")
+OPS = ("rope", "norm_rope", "rope_table", "sinusoidal", "alibi", "cache")
+SOURCES = [f"tests/harden/{name}.cpp" for name in NAMES] + [f"csrc/cpu/{op}_rows.cpp" for op in OPS]
 FLAGS = ["-std=c++20", "-O2", "-g", "-ffp-contract=off", "-fno-tree-slp-vectorize", "-Icsrc"]
 PLAIN_CPU = """
 import torch, posenc_ext

@@ -1,0 +1,42 @@
+// apply_rope_cache on CUDA: one launch rotates q, another stores k and v.
+#include "rope_cache.h"
+
+#include <algorithm>
+
+#include "cuda/rope_cache_kernels.h"
+#include "cuda/rope_device.h"
+#include "rope_cache_ops.h"
+
+namespace posenc {
+namespace {
+
+using at::Tensor;
+
+struct CacheOnCuda : OnCuda {
+  static void store(const char* op, const Tensor& like, const RopeOperand& q, const CacheOperand& k,
+                    const CacheOperand& v, const RopeOptions<int64_t>& options,
+                    const CacheOptions<int64_t>& cache, const CacheAxes& axes) {
+    RopeCacheCall call{};
+    call.k = k, call.v = v;
+    call.cos = cuda_table(options.cos), call.sin = cuda_table(options.sin);
+    call.source = row_source(op, options, std::max(q.tokens, k.tokens), k.batch);
+    call.slots = index_tensor(cache.slots);
+    if (cache.slots && cache.slots->dim() == 1) call.slots.batch = k.tokens * call.slots.step;
+    call.blocks = cache.k_cache.size(0), call.rows = cache.k_cache.size(axes.row);
+    call.window = cache.window;
+    call.consecutive = !options.positions;
+    call.pairs = options.cos.size(-1);
+    call.pairing = {options.interleaved, options.interleaved_out};
+    call.inverse = options.inverse;
+    rotate(op, like, q, options);
+    if (k.batch * k.tokens * k.heads == 0) return;
+    launch_on_device_of(like, [&](cudaStream_t stream) {
+      launch_rope_cache(call, rope_dtype(like.scalar_type()), cache_format(cache.k_cache), stream);
+    });
+  }
+};
+
+POSENC_CUDA_LIBRARY(m) { RopeCacheOps<CacheOnCuda>::add_to(m); }
+
+}  // namespace
+}  // namespace posenc

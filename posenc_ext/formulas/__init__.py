@@ -1,0 +1,1 @@
+"""The native ops in plain PyTorch, for programs that run where this package is not installed."""

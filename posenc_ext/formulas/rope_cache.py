@@ -1,0 +1,82 @@
+"""Formulas of the rotation that writes into a cache. `arguments` are the options of every rope op,
+then slots, cache_layout, window, k_scale, v_scale."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ops.rope_options import RopeOptions
+from . import rope as rotation
+from .common import exact, write
+
+_ROPE = len(RopeOptions._fields)
+
+
+def _tokens(x: Tensor, layout: str) -> Tensor:
+    """As ``[B, S, H, D]``."""
+    x = x if "h" in layout else x.unsqueeze(-2)
+    x = x.transpose(-2, -3) if layout in ("bhsd", "hsd") else x
+    if "b" not in layout:
+        return x.unsqueeze(0)
+    return x.transpose(0, 1) if layout.startswith("sb") else x
+
+
+def _slots(k: Tensor, rows: int, options: RopeOptions, window: int) -> Tensor:
+    """Of k ``[B, S, H, D]`` in a contiguous cache, ``[B, S]``; -1 for what is not stored."""
+    batch, length = k.shape[:2]
+    token = torch.arange(length, device=k.device)
+    numbers = rotation.row_numbers(length, options)
+    row = token if numbers is None else numbers.long()
+    if window > 0:
+        row = row % window
+    slots = torch.arange(batch, device=k.device).unsqueeze(-1) * rows + row
+    if window > 0 and options.positions is None:  # a later token of the call takes the row
+        slots = torch.where(token < length - window, -1, slots)
+    return slots
+
+
+def _stored(x: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """x ``[B, S, H, D]`` as the cache holds it."""
+    if dtype.is_floating_point and dtype.itemsize > 1:
+        return x.to(dtype)
+    if scale is not None:
+        x = x / (scale.unsqueeze(-1) if scale.dim() else scale)
+    if dtype == torch.int8:
+        return x.nan_to_num(0.0, 1e9, -1e9).round().clamp(-128, 127).to(dtype)
+    most = torch.finfo(dtype).max
+    return x.clamp(-most, most).to(dtype)
+
+
+def _put(cache: Tensor, heads_first: bool, slots: Tensor, values: Tensor) -> None:
+    """Write ``[B, S, H, D]``; what has slot -1 goes to a row behind the last, which is cut off."""
+    rows = cache.transpose(1, 2) if heads_first else cache  # [N, P, H, D]
+    flat = rows.flatten(0, 1)
+    flat = torch.cat([flat, flat.new_zeros(1, *flat.shape[1:])])
+    slots = slots.flatten().long()
+    slots = torch.where(slots < 0, flat.shape[0] - 1, slots)
+    flat = flat.index_put((slots,), values.flatten(0, 1))
+    write(rows, flat[:-1].view(rows.shape))
+
+
+def apply_rope_cache(
+    q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, *arguments: Any
+) -> Tensor:
+    options = RopeOptions(*arguments[:_ROPE])
+    slots, cache_layout, window, k_scale, v_scale = arguments[_ROPE:]
+    heads_first = cache_layout[1] == "h"
+    wide = exact(k.dtype)
+    tables = options.with_tables(options.cos.to(wide), options.sin.to(wide))
+    turned = _tokens(rotation.rope(k.to(wide), *tables), options.layout)
+    if slots is None:
+        slots = _slots(turned, k_cache.shape[2 if heads_first else 1], options, window)
+    values = _tokens(v, options.layout).to(wide)
+    _put(k_cache, heads_first, slots, _stored(turned, k_scale, k_cache.dtype))
+    _put(v_cache, heads_first, slots, _stored(values, v_scale, v_cache.dtype))
+    return rotation.rope(q, *options)
+
+
+def apply_rope_cache_(q: Tensor, *arguments: Any) -> None:
+    write(q, apply_rope_cache(q, *arguments))
