@@ -113,6 +113,25 @@ def check_apply_rope(case: Case) -> Pairs:
         yield from zip(gots, wants, strict=True)
 
 
+def check_apply_rope_cache(case: Case) -> Pairs:
+    """Into pages of 4 rows, in place or not; a cache that nothing is written to stays."""
+    q, k, v = case.random(2, 3, 4, 8), case.random(2, 3, 2, 8), case.random(2, 3, 2, 8)
+    cos, sin = case.table(2, 6, 4).unbind()
+    slots = torch.tensor([[9, -1, 3], [0, 7, 10]], device=q.device)
+    turned = rotated(k, cos[2:5, None], sin[2:5, None], False).flatten(0, 1)
+    where, stored = slots.flatten().cpu(), slots.flatten().cpu() >= 0
+    for inplace in (False, True):
+        caches = [torch.zeros(3, 4, 2, 8, dtype=q.dtype, device=q.device) for _ in range(2)]
+        got = posenc_ext.apply_rope_cache(
+            q.clone(), k, v, *caches, cos, sin, offset=2, slots=slots, inplace=inplace
+        )
+        yield got, rotated(q, cos[2:5, None], sin[2:5, None], False)
+        for cache, values in zip(caches, (turned, v.double().flatten(0, 1)), strict=True):
+            want = torch.zeros(12, 2, 8, dtype=torch.float64, device=values.device)
+            want[where[stored]] = values[stored]
+            yield cache.flatten(0, 1), want
+
+
 def check_rope_gradients(case: Case) -> Pairs:
     x, grad, tables = case.random(2, 5, 3, 8), case.random(3, 5, 2, 8), case.table(2, 5, 4)
     grad = grad.transpose(0, 2)
@@ -260,6 +279,7 @@ def cells() -> Iterator[tuple[int, int, int]]:
 CHECKS: dict[str, tuple[Callable[[Case], Pairs], float]] = {
     "rope": (check_rope, 1.0),
     "apply_rope": (check_apply_rope, 1.0),
+    "apply_rope_cache": (check_apply_rope_cache, 1.0),
     "rope gradients": (check_rope_gradients, 2.0),
     "norm_rope": (check_norm_rope, 4.0),
     "qk_norm_rope": (check_qk_norm_rope, 0.0),

@@ -44,8 +44,7 @@ def along(names: dict[str, str], axes: str, results: tuple[str, ...], sums: bool
 
 positions = torch.arange(S).flip(0)
 each_positions = torch.stack([(positions + i) % 11 for i in range(B)])
-starts = torch.arange(B) % 3
-bounds = torch.tensor([0, 2, 2, S])
+starts, bounds = torch.arange(B) % 3, torch.tensor([0, 2, 2, S])
 x, q, k = random(B, S, H, D), random(B, S, H, D), random(B, S, K, D)
 tail = (False, False, False)
 scores, slopes, batch_slopes = random(B, H, S, S + 2), random(H).abs(), random(B, H).abs()

@@ -179,7 +179,8 @@ BORROWED = {
         "xq": Q, "xk": Q + 1, "freqs_cis": llama.precompute_freqs_cis(16, 5),
     },
     "transformers.apply_rotary_pos_emb": {
-        **HEADS_FIRST, "cos": uniform((1, 5, 16)), "sin": uniform((1, 5, 16)), "unsqueeze_dim": 1,
+        **HEADS_FIRST, "cos": uniform((1, 5, 8)).repeat(1, 1, 2),
+        "sin": uniform((1, 5, 8)).repeat(1, 1, 2), "unsqueeze_dim": 1,
         "position_ids": None, "rounding": "once",
     },
     "transformers.patch": {"model_or_module": MODELING, "rounding": "once"},

@@ -66,7 +66,7 @@ CALLS = {
     "deberta": lambda: posenc_ext.deberta_relative_index(9, position_buckets=8),
     "axial": lambda: posenc_ext.axial_rope_table(2, 4, 8)[0],
     "xpos": lambda: posenc_ext.xpos_table(5, torch.ones(4)).cos_q,
-    "sinusoidal": lambda: posenc_ext.add_sinusoidal(torch.ones(2, 8)),
+    "sinusoidal": lambda: posenc_ext.add_sinusoidal(torch.ones(2, 8, requires_grad=True)),
     "mrope": lambda: posenc_ext.rope_table(
         torch.arange(6).view(2, 3), torch.ones(4), sections=torch.tensor([0, 1, 0, 1])
     )[0],

@@ -146,5 +146,5 @@ def test_deepseek_takes_one_pass():
     q, k = uniform((2, 3, 5, 16)), uniform((2, 1, 5, 16))
     cos, sin = (torch.cat([t, t], -1)[None, :5].repeat(2, 1, 1) for t in table(8))
     with Ops() as ops:
-        rotate("apply_rotary_pos_emb", Form("tiled", halved=True), q, k, cos, sin, 1)
+        rotate("apply_rotary_pos_emb", Form("tiled", halved=True), "bhsd", q, k, cos, sin)
     assert [op for op in ops.called if op != "aten::slice.Tensor"] == ["posenc_ext::apply_rope"]

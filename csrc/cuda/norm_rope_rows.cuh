@@ -97,7 +97,7 @@ POSENC_DEVICE math_t<T> rounded(math_t<T> value) {
 template <class T, bool interleaved, bool aligned>
 struct NormPairs {
   using A = math_t<T>;
-  using Stored = RopePairs<T, interleaved, aligned>;
+  using Stored = RopePairs<T, interleaved, interleaved, aligned>;
   static constexpr int width = Stored::width;
   A u[width], v[width];
 
