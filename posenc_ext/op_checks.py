@@ -121,9 +121,9 @@ def check_apply_rope_cache(case: Case) -> Pairs:
     turned = rotated(k, cos[2:5, None], sin[2:5, None], False).flatten(0, 1)
     where, stored = slots.flatten().cpu(), slots.flatten().cpu() >= 0
     for inplace in (False, True):
-        caches = [torch.zeros(3, 4, 2, 8, dtype=q.dtype, device=q.device) for _ in range(2)]
+        caches = torch.zeros(2, 3, 4, 2, 8, dtype=q.dtype, device=q.device)
         got = posenc_ext.apply_rope_cache(
-            q.clone(), k, v, *caches, cos, sin, offset=2, slots=slots, inplace=inplace
+            q.clone(), k, v, caches[0], caches[1], cos, sin, offset=2, slots=slots, inplace=inplace
         )
         yield got, rotated(q, cos[2:5, None], sin[2:5, None], False)
         for cache, values in zip(caches, (turned, v.double().flatten(0, 1)), strict=True):

@@ -43,7 +43,7 @@ _FORMULAS: dict[Any, Callable[..., Any]] = {
 _FOR_ONNX: dict[Any, Callable[..., Any]] = {_ops.rope: onnx.rope, _ops.apply_rope: onnx.apply_rope}
 
 
-def decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+def decompositions() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
     """Every op of ``torch.ops.posenc_ext`` in plain PyTorch, for ``run_decompositions``.
 
     >>> import torch, posenc_ext
