@@ -26,6 +26,7 @@ INDEX = torch.arange(11) % 7
 DISTANCES = torch.arange(-20, 20)
 
 NORM = {
+    **{name: value for name, value in ROPE.items() if name != "interleaved_out"},
     "eps": 1e-6, "norm": "layer", "weight_offset": 1.0, "norm_dims": "head", "order": "norm_first",
     "rounding": "once",
 }  # fmt: skip
@@ -34,10 +35,10 @@ WEIGHT = uniform((16,), seed=3)
 FUNCTIONS = {
     "rope": {"x": Q, **ROPE, "out": None},
     "apply_rope": {"q": Q, "k": K, **ROPE},
-    "norm_rope": {"x": Q, "weight": WEIGHT, "bias": WEIGHT, **ROPE, **NORM, "out": None},
+    "norm_rope": {"x": Q, "weight": WEIGHT, "bias": WEIGHT, **NORM, "out": None},
     "qk_norm_rope": {
         "q": Q, "k": K, "q_weight": WEIGHT, "k_weight": None, "q_bias": WEIGHT, "k_bias": None,
-        **ROPE, **NORM,
+        **NORM,
     },
     "apply_rope_cache": {
         "q": Q, "k": K, "v": K, "k_cache": uniform((2, 64, *K.shape[2:])),

@@ -182,7 +182,7 @@ class NormRope(Op, name="norm_rope", inputs=5):
         folded = _fold(info, in_dims, (x,), rest[2:])
         if folded is None:
             return one_by_one(NormRope, info, in_dims, x, *rest)
-        norm = NormOptions(*rest[11:])
+        norm = NormOptions(*rest[12:])
         y = norm_rotate(folded.xs[0], Parameters(*rest[:2]), folded.options, norm)
         return folded.unfold(y), folded.axis
 
@@ -233,6 +233,6 @@ class QkNormRope(Op, name="qk_norm_rope", inputs=8):
         if folded is None:
             return one_by_one(QkNormRope, info, in_dims, q, k, *rest)
         qp, kp = Parameters(rest[0], rest[2]), Parameters(rest[1], rest[3])
-        norm = NormOptions(*rest[13:])
+        norm = NormOptions(*rest[14:])
         pair = norm_rotate_pair(folded.xs[0], folded.xs[1], qp, kp, folded.options, norm)
         return tuple(map(folded.unfold, pair)), (folded.axis, folded.axis)
