@@ -15,6 +15,8 @@ DEVICES = ("cuda:0", "cuda:1")
 MADE = {device: all_calls(device) for device in DEVICES}
 # Kernels of ours in a call, and at most so many in all, torch's included; (1, 1) if not named.
 LAUNCHES = {
+    "KVCache": (0, 2),
+    "apply_rope_cache": (2, 2),
     "ALiBiAttention.forward": (1, 12),
     "BertRelativeAttention.forward": (2, 24),
     "DebertaDisentangledAttention.forward": (3, 45),
@@ -57,6 +59,8 @@ LAUNCHES = {
     "xpos int": (1, 20),
     "xpos_table": (1, 18),
 }
+# The module remembers the rows of the last tensors, but not for a graph.
+REMEMBERED = ("rotary positions", "rotary packed, unknown", "rotary mrope", "rotary mixed axes")
 
 
 def steady(call, device):
@@ -91,7 +95,7 @@ def test_no_public_call_is_left_out():
 def test_a_call_launches_and_does_nothing_else(name, device):
     ours, all_ = check(*steady(MADE[device][name], device))
     expected, most = LAUNCHES.get(name, (1, 1))
-    assert ours == expected
+    assert ours == (1 if name in REMEMBERED else expected)
     assert all_ <= most
 
 
@@ -116,7 +120,8 @@ def differentiable(device):
     """Calls whose result has a gradient, with the gradients: of a function in its tensors, of a
     module in its parameters too."""
     for name, call in all_calls(device).items():
-        if not isinstance(call, functools.partial) or name.startswith("compat."):
+        without = name.startswith("compat.") or name == "apply_rope_cache"
+        if not isinstance(call, functools.partial) or without:
             continue
         keywords = {
             key: v.detach().requires_grad_()
