@@ -18,7 +18,8 @@ class Calls(torch.nn.Module):
 
     def forward(self, *given):
         every = zip(self.functions, given, strict=True)
-        return tuple(tuple(tree_leaves(f(*tensors))) for f, tensors in every)
+        results = (tree_leaves(f(*tensors)) for f, tensors in every)  # some name a pair layout too
+        return tuple(tuple(y for y in ys if isinstance(y, torch.Tensor)) for ys in results)
 
 
 class Every(torch.nn.Module):

@@ -26,6 +26,7 @@ pytestmark = [
 HALF = ("x", "q", "k", "w", "y", "scores", "weight")
 # Neither tensors in nor tensors out, or a function for flex_attention.
 NO_TENSORS = {"rope_frequencies", "mrope_axes", "mrope_position_ids", "alibi_score_mod"}
+WRITE = {"KVCache", "apply_rope_cache"}  # into a cache: a graph of ONNX has no memory to keep one
 
 
 def runs_as_in_torch(functions, given, others=(), dynamic_shapes=None, opset=None):
@@ -53,7 +54,7 @@ def public_call(name, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_public_functions(dtype):
-    calls = [public_call(name, dtype) for name in FUNCTIONS if name not in NO_TENSORS]
+    calls = [public_call(name, dtype) for name in FUNCTIONS if name not in NO_TENSORS | WRITE]
     functions, given = zip(*calls, strict=True)
     runs_as_in_torch(functions, given)
 
@@ -72,7 +73,7 @@ def test_every_public_name_is_exported_somewhere():
     functions = {
         name for name in posenc_ext.__all__ if inspect.isfunction(getattr(posenc_ext, name))
     }
-    assert functions - {"decompositions"} == set(FUNCTIONS)
+    assert functions - {"decompositions"} == set(FUNCTIONS) - {"KVCache"}
 
 
 def embeddings():
