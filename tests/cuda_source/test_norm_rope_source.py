@@ -13,7 +13,7 @@ ROUNDINGS = ("once", "norm", "transformers")
 
 def call(library, op, *tensors, offset=0, layout="bshd", interleaved=False, inverse=False,
          positions=None, kind=RULES[0], rounding="once", **more):  # fmt: skip
-    rope = (positions, None, None, offset, layout, interleaved, inverse)
+    rope = (positions, None, None, offset, layout, interleaved, inverse, interleaved)
     norm = (1e-5, 0.5, *kind, rounding)
     return getattr(library, op)(*tensors, *rope, *norm, **more)
 

@@ -95,7 +95,7 @@ def test_in_place_and_out(width, dtype, pairing):
 def test_only_out_is_not_aligned(dtype):
     """Sixteen bytes at a time may be read, but not written: at a place that a GPU would refuse."""
     x, (cos, sin) = uniform(shape("bshd", d=32), dtype), table(16)
-    right = torch.ops.posenc_ext.rope(x, cos, sin, None, None, None, 0, "bshd", False, False)
+    right = torch.ops.posenc_ext.rope(x, cos, sin, None, None, None, 0, "bshd", False, False, False)
     out = torch.zeros(x.numel() + 1, dtype=dtype)[1:].view(x.shape)
     assert x.data_ptr() % 16 == 0 != out.data_ptr() % 16
     source("rope_out", x, cos, sin, out=out)
