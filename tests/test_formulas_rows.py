@@ -8,6 +8,8 @@ from rope_cases import shape, table, uniform
 from test_formulas import FORMULAS, Compared, compared
 
 import posenc_ext
+from posenc_ext.formulas import rope_cache
+from posenc_ext.ops.rope_options import RopeOptions
 
 ROUNDINGS = ("once", "norm", "transformers")
 
@@ -66,3 +68,9 @@ def test_apply_rope_cache(cache_layout, stored):
             call.options["inplace"] = inplace
             for actual, right in zip(call.make(through_formulas), call.make(), strict=True):
                 same_bits(actual, right)
+
+
+def test_a_ring_leaves_out_what_it_would_overwrite():
+    rope = RopeOptions(*table(4), None, None, None, 0, "bshd", False, False, False)
+    slots = rope_cache._slots(torch.zeros(2, 5, 1, 8), 6, rope, 4)
+    assert slots.tolist() == [[-1, 1, 2, 3, 0], [-1, 7, 8, 9, 6]]
