@@ -216,3 +216,8 @@ def test_relative(dtype, kind):
             lambda y, i=index, n=size: posenc_ext.relative_scatter(y, i, n),
             uniform((2, q, k), dtype),
         )
+
+
+def test_inductor_finds_no_formula():
+    """Where the environment has CI set, inductor refuses an op with a kernel and a formula."""
+    assert not torch._decomp.get_decompositions(list(FORMULAS))
