@@ -213,3 +213,16 @@ def test_sdist_is_complete(tmp_path):
     expected |= {*BUILD_FILES}
     assert expected - names == set()
     assert {n for n in names if re.search(r"\.(so|pyd|pyc|o)$|^build/|^\.venv", n)} == set()
+
+
+def test_workflows_and_hooks_run_what_is_pinned_here():
+    """The workflows call targets that the Makefile has; the hooks are of the versions of `dev`."""
+    targets = set(re.findall(r"^([a-z-]+):", read("Makefile"), re.MULTILINE))
+    called = set()
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        called |= set(re.findall(r"\bmake ([a-z-]+)", path.read_text()))
+    assert called
+    assert called <= targets
+    pinned = dict(re.findall(r'"(ruff|clang-format)==([\d.]+)"', read("pyproject.toml")))
+    hooks = read(".pre-commit-config.yaml").replace("-pre-commit\n", "\n")
+    assert dict(re.findall(r"(ruff|clang-format)\n +rev: v([\d.]+)", hooks)) == pinned
