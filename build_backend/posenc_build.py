@@ -3,6 +3,10 @@
 pip builds in an isolated environment that hides the target's packages, but an extension must be
 compiled against the torch it will run with. So the torch of the target is put at the end of
 sys.path; torch becomes a build requirement only when the target has none.
+
+Other front ends (uv, poetry, pdm, build) make a virtual environment for the build and say nothing
+of the target. There the build asks for the torch that POSENC_TORCH names, or is refused: the newest
+one would replace the user's in the end.
 """
 
 import glob
@@ -43,9 +47,21 @@ def add_own_programs_to_path():
     os.environ["PATH"] += os.pathsep + os.path.dirname(sys.executable)
 
 
+def torch_requirement():
+    """Return what to ask for where no torch is found."""
+    asked = os.environ.get("POSENC_TORCH")
+    if not asked and "PIP_BUILD_TRACKER" not in os.environ:  # which pip sets
+        raise SystemExit(
+            "posenc_ext: the torch to build against is hidden from an isolated build: install "
+            "torch, setuptools>=77.0.3 and ninja and build without isolation, as with "
+            "`uv pip install --no-build-isolation .`, or name it: POSENC_TORCH='torch==...'"
+        )
+    return asked or "torch"
+
+
 def build_requirements():
     add_own_programs_to_path()
-    needed = [] if find_torch() else ["torch"]
+    needed = [] if find_torch() else [torch_requirement()]
     return needed if shutil.which("ninja") else [*needed, "ninja"]
 
 

@@ -24,7 +24,7 @@ ASK_BACKEND = """if True:
 """
 
 
-def ask_backend(python, tmp_path):
+def ask_backend(python, tmp_path, **environ):
     """Run the backend as pip does: its own setuptools, and the target's packages hidden."""
     isolated = tmp_path / "isolated"
     isolated.mkdir()
@@ -33,12 +33,22 @@ def ask_backend(python, tmp_path):
     # -S hides site-packages, as pip's own sitecustomize does.
     process = subprocess.run(
         [python, "-S", "-c", ASK_BACKEND],
-        env=os.environ | {"PYTHONPATH": f"{isolated}{os.pathsep}{BACKEND}"},
-        capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": f"{isolated}{os.pathsep}{BACKEND}"} | environ,
+        capture_output=True, text=True,
     )  # fmt: skip
+    if process.returncode:
+        return process.stderr
     needs, before, after, used = json.loads(process.stdout)
     assert used.startswith(str(isolated))
     return needs, before, after
+
+
+@pytest.fixture
+def no_torch(tmp_path):
+    """The Python of an environment without torch."""
+    venv.create(tmp_path / "target", symlinks=os.name != "nt")
+    python = "Scripts/python.exe" if os.name == "nt" else "bin/python"
+    return str(tmp_path / "target" / python)
 
 
 def test_torch_of_the_target_is_found_and_goes_last(tmp_path):
@@ -48,12 +58,22 @@ def test_torch_of_the_target_is_found_and_goes_last(tmp_path):
     assert str(Path(torch.__file__).parents[1]) in after[len(before) :]
 
 
-def test_torch_is_required_when_the_target_has_none(tmp_path):
-    venv.create(tmp_path / "target", symlinks=os.name != "nt")
-    python = tmp_path / "target" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    needs, before, after = ask_backend(str(python), tmp_path)
+def test_torch_is_required_when_the_target_has_none(no_torch, tmp_path):
+    needs, before, after = ask_backend(no_torch, tmp_path, PIP_BUILD_TRACKER="folder")
     assert "torch" in needs
     assert after == before
+
+
+def test_isolation_that_hides_the_target_is_refused_in_one_sentence(no_torch, tmp_path):
+    said = ask_backend(no_torch, tmp_path)
+    assert said.startswith("posenc_ext: the torch to build against is hidden from an isolated")
+    assert "uv pip install --no-build-isolation ." in said
+    assert said.count("\n") == 1
+
+
+def test_isolation_asks_for_the_torch_that_is_named(no_torch, tmp_path):
+    needs, _, _ = ask_backend(no_torch, tmp_path, POSENC_TORCH="torch==2.12.0")
+    assert "torch==2.12.0" in needs
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def test_growth_of_a_table_that_other_threads_grow_too():
             done.set()
 
     run_together(work, 4)
-    assert tried > 200
+    assert tried > 100  # a call is shorter when another thread has grown the table
 
 
 torch.manual_seed(0)
