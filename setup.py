@@ -6,6 +6,7 @@ The environment steers it:
     POSENC_WERROR=1       a compiler warning is an error
     CUDA_HOME             the CUDA toolkit, when it is not the one nvcc on PATH belongs to
     TORCH_CUDA_ARCH_LIST  as in PyTorch, e.g. "8.0 9.0+PTX"
+    POSENC_LOCAL_VERSION  what a wheel says after its version, as torch2.13.0 (`make wheels`)
 """
 
 import os
@@ -174,8 +175,9 @@ def make_build_ext():
 
 
 if __name__ == "__main__":
+    local = os.environ.get("POSENC_LOCAL_VERSION")
     setup(
-        version=VERSION,
+        version=f"{VERSION}+{local}" if local else VERSION,
         packages=find_packages(include=["posenc_ext", "posenc_ext.*"]),
         include_package_data=False,
         package_data={"posenc_ext": ["py.typed", "*.pyi"]},
