@@ -73,8 +73,9 @@ smoke: $(DEV) ## the examples and the bench at small sizes: do they run?
 install-test: $(DEV) ## pip install in all its ways, in fresh environments (minutes)
 	pytest -m slow tests/test_install.py
 
+# Without --quiet, which keeps warnings from being counted.
 docs: $(DEV) ## the site of docs, in build/site: open build/site/index.html
-	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
 
 harden: $(DEV) ## look for faults: fuzzing, sanitizers, emulated CPUs (minutes; ARGS="--soak 10" for more)
 	$(BIN)/python tests/harden/run.py $(ARGS)
