@@ -10,7 +10,7 @@ SHOWN = {"axial", "ops.sinusoidal", "scaling"}  # modules whose docstring is on 
 
 
 def _fenced(text: str) -> str:
-    """Examples, from `>>>` to the next empty line, as code."""
+    """Examples, from `>>>` to the next empty line, as code; `::` before a block as a colon."""
     lines, inside = [], False
     for line in text.splitlines():
         if inside and not line.strip():
@@ -19,6 +19,8 @@ def _fenced(text: str) -> str:
         elif line.lstrip().startswith(">>> ") and not inside:
             lines.append("```pycon")
             inside = True
+        elif line.endswith("::") and not inside:
+            line = line[:-1]
         lines.append(line)
     return "\n".join([*lines, "```"] if inside else lines)
 
