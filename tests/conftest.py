@@ -30,6 +30,7 @@ ONCE = (
     "test_config",
     "test_context_parallel",
     "test_distributed",
+    "test_doc",
     "test_examples",
     "test_export",
     "test_formulas",

@@ -1,9 +1,13 @@
-"""The Python blocks of README and docs. One marked ``python fragment`` is part of a program whose
-rest the reader has; every other one runs as it stands, and passes type checkers.
+"""The Python blocks of README and docs. Each runs as it stands, and passes type checkers, but where
+a word after ``python`` says otherwise:
+
+    fragment   part of a program whose rest the reader has: neither
+    peers      needs a package that only `make peers-test` installs, which runs it; not typed
+    slow       compiles: `make peers-test` runs it
 
     python tests/doc_blocks.py FOLDER
 
-writes them as modules, and beside them what users write, for `make lint` to check.
+writes the typed ones as modules, and beside them what users write, for `make lint` to check.
 """
 
 import pathlib
@@ -12,23 +16,27 @@ import shutil
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"^```(python[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```python *([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks():
-    """Name of the page and number of the block: its code."""
+    """Name of the page and number of the block: its word and its code."""
     found = {}
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        for i, (kind, code) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
-            if kind != "python fragment":
-                found[f"{page.relative_to(ROOT).with_suffix('').as_posix()}_{i}"] = code
+        text = page.read_text(encoding="utf-8")
+        for i, (word, code) in enumerate(BLOCK.findall(text)):
+            if word != "fragment":
+                name = page.relative_to(ROOT).with_suffix("").as_posix()
+                found[f"{name}_{i}"] = (word, code)
     return found
 
 
 def write(folder):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, code in blocks().items():
-        (folder / (re.sub(r"\W", "_", name) + ".py")).write_text(code, encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)  # what a page no longer has
+    folder.mkdir(parents=True)
+    for name, (word, code) in blocks().items():
+        if word != "peers":
+            (folder / (re.sub(r"\W", "_", name) + ".py")).write_text(code, encoding="utf-8")
     shutil.copy(ROOT / "tests" / "typed_use.py", folder)
 
 

@@ -1,16 +1,16 @@
-"""The table of systems in README names what exists."""
+"""The table of systems names what exists."""
 
 import pathlib
 import re
 
 import posenc_ext
 
-TEXT = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
+TEXT = (pathlib.Path(__file__).parents[1] / "docs" / "systems.md").read_text()
 
 
 def rows():
     """The cells of the table of systems."""
-    lines = TEXT.partition("## What is here")[2].partition("\n## ")[0].splitlines()
+    lines = TEXT.partition("\n## ")[0].splitlines()
     return [line.strip("|").split("|") for line in lines if re.match(r"\| (\d|\|)", line)]
 
 

@@ -218,8 +218,9 @@ class RotaryAttention(nn.Module):
             weights = None
             mask, causal = one_mask(self.causal, x, keys, key_padding_mask, attn_mask, q.dtype)
             y = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, enable_gqa=True
-            )
+                q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal,
+                enable_gqa=self.num_kv_heads < self.num_heads,  # ONNX refuses it for equal heads
+            )  # fmt: skip
         y = self.o_proj(merge_heads(y))
         return outputs(y, weights if need_weights else None, cache if use_cache else None)
 

@@ -60,13 +60,10 @@ def attention_mask_positions(
     >>> posenc_ext.attention_mask_positions(mask, first=2)
     tensor([[1, 1, 2, 3, 4]])
 
-    ============================ ======================
-    source                       arguments
-    ============================ ======================
-    Hugging Face ``generate``    ``first=0, fill=1``
-    OPT, BioGPT                  ``first=2, fill=1``
-    CLVP                         ``first=0, fill=None``
-    ============================ ======================
+        source                       arguments
+        Hugging Face generate        first=0, fill=1
+        OPT, BioGPT                  first=2, fill=1
+        CLVP                         first=0, fill=None
 
     Args:
         attention_mask: bool, int32 or int64 ``[..., S]``, nonzero for real tokens; of all tokens,
@@ -105,13 +102,10 @@ def sequential_positions(
     >>> posenc_ext.sequential_positions(4, first=2)
     tensor([2, 3, 4, 5])
 
-    =============================== =====================
-    source                          `first`
-    =============================== =====================
-    GPT, GPT-2, BERT, ViT           0
-    BART and its kin                2
-    RoBERTa from embeddings         ``padding_idx + 1``
-    =============================== =====================
+        source                          first
+        GPT, GPT-2, BERT, ViT           0
+        BART and its kin                2
+        RoBERTa from embeddings         padding_idx + 1
 
     Args:
         length: S.

@@ -112,13 +112,10 @@ def rel_shift(x: Tensor, k_len: int | None = None, *, start: int | None = None) 
     The columns of `x` are scores of a query with the distances in falling order (query minus key);
     the result has a column for each key. In use are, for Q queries and K keys,
 
-    =============== ========== ===============================
-    source          columns    call
-    =============== ========== ===============================
-    Transformer-XL  K          ``rel_shift(x)``
-    XLNet           Q + K      ``rel_shift(x, K, start=Q)``
-    Conformer       2 K - 1    ``rel_shift(x, K)``, with Q = K
-    =============== ========== ===============================
+        source          columns    call
+        Transformer-XL  K          rel_shift(x)
+        XLNet           Q + K      rel_shift(x, K, start=Q)
+        Conformer       2 K - 1    rel_shift(x, K), with Q = K
 
     The pad-and-reshape code of Transformer-XL leaves values of the next row where this has 0, in
     cells that its causal mask hides.
