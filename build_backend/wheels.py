@@ -11,6 +11,7 @@ itself there. What setup.py reads (POSENC_CUDA, MAX_JOBS ...) holds here too.
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -34,11 +35,14 @@ def environment(python, folder, *packages):
 
 def build(python, torch, folder, target):
     """Build one wheel into `target`; return its path."""
+    # From a copy: a build leaves its metadata, with the local version, in the folder of the sources.
+    ignore = shutil.ignore_patterns(".git", ".venv*", "build", "dist", "*.egg-info", "*.so")
+    tree = shutil.copytree(ROOT, folder / "tree", ignore=ignore)
     tools = environment(python, folder / "build", torch, *TOOLS)
     code = "import torch; print(torch.__version__.split('+')[0])"
     release = subprocess.run([tools / "python", "-c", code], capture_output=True, check=True)
     run(
-        tools / "pip", "wheel", "--no-build-isolation", "--no-deps", "-w", folder / "raw", ROOT,
+        tools / "pip", "wheel", "--no-build-isolation", "--no-deps", "-w", folder / "raw", tree,
         POSENC_LOCAL_VERSION="torch" + release.stdout.decode().strip(),
         PATH=f"{tools}{os.pathsep}{os.environ['PATH']}",
     )  # fmt: skip

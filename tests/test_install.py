@@ -135,6 +135,33 @@ def test_newest_pip(with_torch, tree):
     assert with_torch.check() == tree / "posenc_ext"
 
 
+def uv(*arguments, cwd):
+    return run(sys.executable, "-m", "uv", *arguments, cwd=cwd, check=False)
+
+
+def test_uv_builds_without_isolation_and_keeps_the_torch(with_torch, tree):
+    with_torch.pip("install", "setuptools>=77.0.3", "ninja")
+    with_torch.pip("uninstall", "-y", "posenc_ext")
+    install = ("pip", "install", "--no-cache", "--python", with_torch.python)
+    torch_before = with_torch.pip("show", "torch")
+    log = uv(*install, tree, cwd=with_torch.folder)
+    assert "posenc_ext: the torch to build against is hidden from an isolated build" in log
+    assert "uv pip install --no-build-isolation ." in log
+    log = uv(*install, "--no-build-isolation", tree, cwd=with_torch.folder)
+    assert with_torch.folder in with_torch.check().parents, log
+    assert with_torch.pip("show", "torch") == torch_before.replace(
+        "Required-by: \n", "Required-by: posenc_ext\n"
+    )
+
+
+def test_target_folder(with_torch, tree):
+    target = with_torch.folder / "target"
+    assert_no_torch_was_fetched(with_torch.install("--no-deps", "--target", target, tree))
+    code = f"import sys; sys.path.insert(0, {str(target)!r})\n{CHECK}"
+    where = run(with_torch.python, "-c", code, cwd=with_torch.folder).splitlines()[-1]
+    assert target in Path(where).parents
+
+
 def test_sdist_builds_where_there_is_no_torch(tmp_path):
     code = "import posenc_build; print(posenc_build.build_sdist('..'))"
     # pip keeps the wheel of an sdist by its path, so the path must be a new one.
