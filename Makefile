@@ -75,7 +75,7 @@ install-test: $(DEV) ## pip install in all its ways, in fresh environments (minu
 
 # Without --quiet, which keeps warnings from being counted.
 docs: $(DEV) ## the site of docs, in build/site: open build/site/index.html
-	NO_MKDOCS_2_WARNING=1 mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	! grep -l '<p>```' -r build/site --include=*.html # a fence that was not understood
 
 harden: $(DEV) ## look for faults: fuzzing, sanitizers, emulated CPUs (minutes; ARGS="--soak 10" for more)
