@@ -35,7 +35,7 @@ def environment(python, folder, *packages):
 
 def build(python, torch, folder, target):
     """Build one wheel into `target`; return its path."""
-    # From a copy: a build leaves its metadata, with the local version, in the folder of the sources.
+    # From a copy: a build leaves its metadata, with the local version, in the sources.
     ignore = shutil.ignore_patterns(".git", ".venv*", "build", "dist", "*.egg-info", "*.so")
     tree = shutil.copytree(ROOT, folder / "tree", ignore=ignore)
     tools = environment(python, folder / "build", torch, *TOOLS)
