@@ -18,9 +18,9 @@ from ..arguments import error
 from ..ops.rope import apply_rope, rope
 from ..types import Layout, Rounding
 from .hf_calls import Signature
+from .hf_pending import PendingNorm, normed_and_rotated, raw, resolved
 from .tables import check_tied
 
-HALF_DTYPES = (torch.bfloat16, torch.float16)
 Function = Callable[..., Any]
 
 
@@ -72,6 +72,13 @@ def rotate(
     """Rotate the last S tokens, with tables ``[B | 1, S, W]``."""
     rotary_dim, tokens = form.rotary_dim(cos), layout.index("s") - len(layout)
     whole = not form.tail and q.shape[tokens] == cos.shape[-2]
+    if type(q) is PendingNorm or type(k) is PendingNorm:
+        if whole and not form.halved:
+            tables = half_width(op, form, cos), None if sin is None else half_width(op, form, sin)
+            both = normed_and_rotated(layout, q, k, *tables, form.interleaved, form.inverse)
+            if both is not None:
+                return both
+        q, k = resolved(q), resolved(k)
     inner = (q, k) if whole else [_part(form, x, tokens, cos, rotary_dim) for x in (q, k)]
     options: dict[str, Any] = {
         "layout": layout,
@@ -218,7 +225,8 @@ class Rotation(NamedTuple):
         """Ours, None for a call that is not known."""
         if given is None or not {"q", "cos"} <= given.keys():
             return None
-        q, k, cos, sin = given["q"], given.get("k"), given["cos"], given.get("sin")
+        given_q, given_k, cos, sin = given["q"], given.get("k"), given["cos"], given.get("sin")
+        q, k = raw(given_q), raw(given_k)  # of the same shape
         axis = given.get("axis")
         if not all(isinstance(x, Tensor) for x in (q, cos)) or isinstance(axis, bool):
             return None
@@ -231,13 +239,13 @@ class Rotation(NamedTuple):
         if exact:
             if (q.dtype, cos.dtype) not in self.exact:
                 return None
-            q, k = contiguous_gradient(q), contiguous_gradient(k)
+            given_q, given_k = (contiguous_gradient(resolved(x)) for x in (given_q, given_k))
         op = "apply_rotary_pos_emb"
         if self.tied:
             check_tied(op, "cos", cos, self.form.tables == "repeated")
             check_tied(op, "sin", sin, self.form.tables == "repeated")  # type: ignore[arg-type]
         cos, sin = in_rows(cos, kind.tables), None if sin is None else in_rows(sin, kind.tables)
-        results = rotate(op, self.form, layout_of(q, heads), q, k, cos, sin)
+        results = rotate(op, self.form, layout_of(q, heads), given_q, given_k, cos, sin)
         return (
             results if "k" in self.signature.places and (k is not None or self.pair) else results[0]
         )

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ..arguments import error
 
+HALF_DTYPES = (torch.bfloat16, torch.float16)
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
