@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ..arguments import error
 from ..ops.norm_rope import norm_rope
 from .hf_calls import used_names
 from .hf_pending import Rule, seen, waiting, weight_of
@@ -18,6 +19,21 @@ from .tables import HALF_DTYPES
 
 N = 16  # channels of a norm that is tried without a weight
 SCALES = (1e-3, 1.0, 300.0)  # of what it is tried on: eps tells in the first
+
+
+def check(model: Any, rounding: str, fuse_norm: Any) -> None:
+    """The arguments of `patch`."""
+    if not isinstance(fuse_norm, bool):
+        text = f"fuse_norm must be a bool, got {type(fuse_norm).__name__}"
+        raise error(TypeError, "patch", text)
+    if not fuse_norm:
+        return
+    if not isinstance(model, nn.Module):
+        text = f"fuse_norm must be False unless a model is given, got {type(model).__name__}"
+        raise error(ValueError, "patch", text)
+    if rounding == "transformers":
+        text = "fuse_norm must be False with rounding 'transformers', whose bits it has not"
+        raise error(ValueError, "patch", f"{text}, got True")
 
 
 def fuse(

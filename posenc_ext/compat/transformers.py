@@ -214,7 +214,7 @@ def patch(
             differ.
     """
     _check_rounding("patch", rounding)
-    _check_fuse_norm(model_or_module, rounding, fuse_norm)
+    hf_norms.check(model_or_module, rounding, fuse_norm)
     found = list(functions_of("patch", model_or_module))
     used = [entry for entry in found if looks_up(model_or_module, entry[0], entry[1])]
     if not used:
@@ -293,20 +293,6 @@ def unpatch(model_or_module: nn.Module | type[nn.Module] | ModuleType) -> list[s
     if isinstance(model_or_module, nn.Module):
         hf_norms.restore(model_or_module)
     return restored
-
-
-def _check_fuse_norm(model: Any, rounding: str, fuse_norm: Any) -> None:
-    if not isinstance(fuse_norm, bool):
-        text = f"fuse_norm must be a bool, got {type(fuse_norm).__name__}"
-        raise error(TypeError, "patch", text)
-    if not fuse_norm:
-        return
-    if not isinstance(model, nn.Module):
-        text = f"fuse_norm must be False unless a model is given, got {type(model).__name__}"
-        raise error(ValueError, "patch", text)
-    if rounding == "transformers":
-        text = "fuse_norm must be False with rounding 'transformers', whose bits it has not"
-        raise error(ValueError, "patch", f"{text}, got True")
 
 
 def _check_rounding(op: str, rounding: Any) -> None:
