@@ -93,8 +93,7 @@ def apply_rotary_pos_emb(
             )
     heads = heads_axis(op, cos if position_ids is None else cos[None], unsqueeze_dim)
     _check_tables(op, q, cos, heads, position_ids)
-    for name, table in (("cos", cos), ("sin", sin)):
-        check_tied(op, name, table)
+    check_tied(op, cos, sin)
     if rounding == "once" or q.dtype not in HALF_DTYPES:
         return _round_once(op, q, k, cos, sin, heads, position_ids)
     # Their operations check little. Ours check everything, without a head to rotate too.
