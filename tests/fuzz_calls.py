@@ -184,7 +184,7 @@ BORROWED = {
         "sin": uniform((1, 5, 8)).repeat(1, 1, 2), "unsqueeze_dim": 1,
         "position_ids": None, "rounding": "once",
     },
-    "transformers.patch": {"model_or_module": MODELING, "rounding": "once"},
+    "transformers.patch": {"model_or_module": MODELING, "rounding": "once", "fuse_norm": False},
     "transformers.unpatch": {"model_or_module": MODELING},
     "vllm.rotary_embedding": {
         "positions": torch.arange(5), "query": uniform((5, 64)), "key": uniform((5, 32)),

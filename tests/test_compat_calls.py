@@ -48,6 +48,40 @@ def test_tables_whose_neighbours_differ(module):
         module.apply_rotary_pos_emb(Q, K, COS[0], SIN[0])
 
 
+def test_a_note_holds_for_the_form_that_was_looked_at(module):
+    cos, sin = COS[0].clone(), SIN[0].clone()
+    module.apply_rotary_pos_emb = llama
+    patch(module)
+    module.apply_rotary_pos_emb(Q, K, cos, sin, 0)
+    unpatch(module)
+    module.apply_rotary_pos_emb = rows_of_image
+    patch(module)
+    with pytest.raises(ValueError, match=r"cos must be equal in columns 2i and 2i \+ 1"):
+        module.apply_rotary_pos_emb(Q, K, cos, sin)
+
+
+def test_a_call_like_the_last_one_is_looked_at_as_well(module, turns):
+    """Decoding makes one for each layer; what is not in their shapes must still be seen."""
+    module.apply_rotary_pos_emb = llama
+    patch(module)
+    turns.clear()
+    for scale in (1, 2, 3):
+        ours = module.apply_rotary_pos_emb(Q * scale, K, COS.clone(), SIN)
+        for mine, right in zip(ours, llama(Q * scale, K, COS, SIN), strict=True):
+            assert_bits(mine, right)
+    assert len(turns) == 1
+    for tables in ((UNTIED, SIN), (COS, UNTIED)):
+        with pytest.raises(ValueError, match=TEXT):
+            module.apply_rotary_pos_emb(Q, K, *tables)
+    learned = COS.clone().requires_grad_()
+    sum(x.sum() for x in module.apply_rotary_pos_emb(Q, K, learned, SIN)).backward()
+    assert learned.grad[..., 8:].any()
+    for args in ((Q.double(), K.double(), COS.double(), SIN.double()),
+                 (Q[:, :, :1], K, COS[:, :1], SIN[:, :1]), (Q, K, COS, SIN)):  # fmt: skip
+        for mine, right in zip(module.apply_rotary_pos_emb(*args), llama(*args), strict=True):
+            assert_bits(mine, right)
+
+
 def test_a_table_is_looked_at_once(monkeypatch):
     compared, equal = [], torch.equal
     monkeypatch.setattr(torch, "equal", lambda *args: (compared.append(args), equal(*args))[1])

@@ -14,8 +14,9 @@ from typing import NamedTuple
 import torch
 
 from .hf_calls import Function, Signature, innermost, signatures
-from .hf_rotations import FORMS, HALF_DTYPES, Form, Kind, Rotation
+from .hf_rotations import FORMS, Form, Kind, Rotation
 from .hf_trials import FLOATS, SIZES, WIDTHS, Trial
+from .tables import HALF_DTYPES
 
 PAIRS = (FLOATS, (torch.float64, torch.float64), (torch.float64, torch.float32),
          *((half, table) for half in HALF_DTYPES for table in (half, torch.float32)))  # fmt: skip

@@ -18,9 +18,11 @@ from ..arguments import error
 from ..ops.rope import apply_rope, rope
 from ..types import Layout, Rounding
 from .hf_calls import Signature
+from .hf_gradient import contiguous_gradient
+from .hf_pending import PendingNorm, normed_and_rotated, raw, resolved
+from .hf_short import Short, key_of
 from .tables import check_tied
 
-HALF_DTYPES = (torch.bfloat16, torch.float16)
 Function = Callable[..., Any]
 
 
@@ -72,13 +74,19 @@ def rotate(
     """Rotate the last S tokens, with tables ``[B | 1, S, W]``."""
     rotary_dim, tokens = form.rotary_dim(cos), layout.index("s") - len(layout)
     whole = not form.tail and q.shape[tokens] == cos.shape[-2]
+    if type(q) is PendingNorm or type(k) is PendingNorm:
+        if whole and not form.halved:
+            tables = half_width(op, form, cos), None if sin is None else half_width(op, form, sin)
+            both = normed_and_rotated(layout, q, k, *tables, form.interleaved, form.inverse)
+            if both is not None:
+                return both
+        q, k = resolved(q), resolved(k)
     inner = (q, k) if whole else [_part(form, x, tokens, cos, rotary_dim) for x in (q, k)]
-    options: dict[str, Any] = {
-        "layout": layout,
-        "interleaved": form.interleaved or form.halved,
-        "interleaved_out": form.interleaved,
-        "inverse": form.inverse,
-    }
+    options: dict[str, Any] = {"layout": layout, "interleaved": form.interleaved}
+    if form.halved:
+        options = {"layout": layout, "interleaved": True, "interleaved_out": False}
+    if form.inverse:
+        options["inverse"] = True
     cos = half_width(op, form, cos)
     sin = None if sin is None else half_width(op, form, sin)
     if inner[1] is None:
@@ -122,7 +130,7 @@ def half_width(op: str, form: Form, table: Tensor) -> Tensor:
         return table
     if width % 2:
         raise error(ValueError, op, f"cos and sin must have an even number of columns, got {width}")
-    return table[..., ::2] if form.tables == "repeated" else table[..., : width // 2]
+    return table[..., ::2] if form.tables == "repeated" else table.narrow(-1, 0, width // 2)
 
 
 def heads_axis(op: str, cos: Tensor, unsqueeze_dim: int) -> int:
@@ -180,25 +188,6 @@ def in_rows(table: Tensor, tables: str) -> Tensor:
     return table if tables == "bsw" else table.squeeze(2 if tables == "bs1w" else 1)
 
 
-class ContiguousGradient(torch.autograd.Function):
-    """The identity; the gradient becomes contiguous, as that of sums and of `cat` is. It keeps its
-    values, but what adds it up later, as a norm of q does for its weight, adds in that order."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad.contiguous()
-
-
-def contiguous_gradient(x: Any) -> Any:
-    if isinstance(x, Tensor) and x.requires_grad and torch.is_grad_enabled():
-        return ContiguousGradient.apply(x)
-    return x
-
-
 class Rotation(NamedTuple):
     """A known rotation: where ours gives the results of a function. Every other call is its own."""
 
@@ -218,7 +207,8 @@ class Rotation(NamedTuple):
         """Ours, None for a call that is not known."""
         if given is None or not {"q", "cos"} <= given.keys():
             return None
-        q, k, cos, sin = given["q"], given.get("k"), given["cos"], given.get("sin")
+        given_q, given_k, cos, sin = given["q"], given.get("k"), given["cos"], given.get("sin")
+        q, k = raw(given_q), raw(given_k)  # of the same shape
         axis = given.get("axis")
         if not all(isinstance(x, Tensor) for x in (q, cos)) or isinstance(axis, bool):
             return None
@@ -231,13 +221,12 @@ class Rotation(NamedTuple):
         if exact:
             if (q.dtype, cos.dtype) not in self.exact:
                 return None
-            q, k = contiguous_gradient(q), contiguous_gradient(k)
+            given_q, given_k = (contiguous_gradient(resolved(x)) for x in (given_q, given_k))
         op = "apply_rotary_pos_emb"
         if self.tied:
-            check_tied(op, "cos", cos, self.form.tables == "repeated")
-            check_tied(op, "sin", sin, self.form.tables == "repeated")  # type: ignore[arg-type]
+            check_tied(op, cos, sin, self.form.tables == "repeated")  # type: ignore[arg-type]
         cos, sin = in_rows(cos, kind.tables), None if sin is None else in_rows(sin, kind.tables)
-        results = rotate(op, self.form, layout_of(q, heads), q, k, cos, sin)
+        results = rotate(op, self.form, layout_of(q, heads), given_q, given_k, cos, sin)
         return (
             results if "k" in self.signature.places and (k is not None or self.pair) else results[0]
         )
@@ -272,9 +261,35 @@ class Rotation(NamedTuple):
             and self.form.rotary_dim(cos) <= shape[-1]
         )
 
+    def short(self, key: Any, given: dict[str, Any]) -> Short | None:
+        """What a call has in common with others of the same key, None where that is not enough."""
+        q, k, cos = given["q"], given["k"], given["cos"]
+        kind = kind_of(self.form, q, k, cos, key[-1], "axis" not in self.signature.roles.values())
+        heads = self.kinds.get(kind)
+        plain = self.form.tables == "tiled" and not (self.form.tail or self.form.halved)
+        if not plain or heads is None or kind.tables != "bsw":
+            return None
+        layout = layout_of(q, heads)
+        if q.shape[layout.index("s")] != cos.shape[1]:
+            return None
+        options = {"interleaved": self.form.interleaved, "inverse": self.form.inverse}
+        return Short(key, cos.shape[-1] // 2, {"layout": layout, **options})
+
     def replacement(self, original: Function, rounding: Rounding) -> Function:
+        exact, last = rounding == "transformers", None
+
         def rotated(*args: Any, **kwargs: Any) -> Any:
-            results = self.run(self.signature.bind(args, kwargs), rounding == "transformers")
-            return original(*args, **kwargs) if results is None else results
+            nonlocal last
+            given = self.signature.bind(args, kwargs)
+            key = None if exact else key_of(given)
+            known = last  # other threads may put another one there
+            if key is not None and known is not None and known.key == key:
+                return known.run(self.tied, **given)
+            results = self.run(given, exact)
+            if results is None:
+                return original(*args, **kwargs)
+            if key is not None:
+                last = self.short(key, given)  # type: ignore[arg-type]  # it has a key
+            return results
 
         return functools.update_wrapper(rotated, original, updated=())

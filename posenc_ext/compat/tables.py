@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ..arguments import error
 
+HALF_DTYPES = (torch.bfloat16, torch.float16)
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -32,17 +33,23 @@ def with_front(table: Tensor, rows: int, value: float) -> Tensor:
     return result
 
 
-def check_tied(op: str, name: str, table: Tensor, repeated: bool = False) -> None:
-    """That a full-width table ``[.., R]`` says everything twice, in its halves or in neighbours.
+def check_tied(op: str, cos: Tensor, sin: Tensor, repeated: bool = False) -> None:
+    """That full-width tables ``[.., R]`` say everything twice, in their halves or in neighbours.
 
     Once for each table, which carries a note of it: a model makes one and hands it to every layer.
     Where the values are not at hand without waiting (on a GPU, in a traced graph), the check
     becomes a device assert.
     """
     traced = torch.compiler.is_compiling()
-    note = True if traced else (id(table), 0 if table.is_inference() else table._version)
-    if getattr(table, "_posenc_tied", None) == note:
-        return
+    for name, table in (("cos", cos), ("sin", sin)):
+        version = 0 if traced or table.is_inference() else table._version
+        note = (repeated if traced else id(table), repeated, version)
+        if getattr(table, "_posenc_tied", None) != note:
+            _check_tied(op, name, table, repeated, traced)
+            table._posenc_tied = note  # type: ignore[attr-defined]
+
+
+def _check_tied(op: str, name: str, table: Tensor, repeated: bool, traced: bool) -> None:
     first, second = (
         (table[..., ::2], table[..., 1::2]) if repeated else table.detach().chunk(2, dim=-1)
     )
@@ -55,7 +62,6 @@ def check_tied(op: str, name: str, table: Tensor, repeated: bool = False) -> Non
         torch._assert_async(same, f"posenc_ext.{op}: {text}, got values that differ")
     elif not torch.equal(_bits(_values(first)), _bits(_values(second))):
         raise error(ValueError, op, f"{text}, got values that differ")
-    table._posenc_tied = note  # type: ignore[attr-defined]
 
 
 def _bits(table: Tensor) -> Tensor:
