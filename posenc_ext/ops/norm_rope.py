@@ -9,8 +9,10 @@ rotation as in :mod:`posenc_ext.ops.rope`.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from .._native import _C
 from ..distributed import beside, is_dtensor, rope_options_beside
 from .norm_rope_autograd import (
     norm_rotate,
@@ -106,6 +108,14 @@ def qk_norm_rope(
             positions=positions, offset=offset, cu_seqlens=cu_seqlens, interleaved=interleaved,
             inverse=inverse, inplace=inplace,
         ), None  # fmt: skip
+    if not torch.compiler.is_compiling():
+        result = _C.qk_norm_rope(
+            q, k, q_weight, k_weight, q_bias, k_bias, cos, sin, layout, positions, offset,
+            cu_seqlens, interleaved, inverse, inplace, eps, weight_offset, norm, norm_dims, order,
+            rounding,
+        )  # fmt: skip
+        if result is not None:
+            return result
     check_tensors(op, q=q, k=k)
     check_parameters(op, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
     check_flags(op, interleaved=interleaved, inverse=inverse, inplace=inplace)
@@ -161,6 +171,13 @@ def norm_rope(
             elsewhere in torch.
     """
     op = "norm_rope"
+    if not torch.compiler.is_compiling():
+        result = _C.norm_rope(
+            x, weight, bias, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
+            inplace, eps, weight_offset, norm, norm_dims, order, rounding, out,
+        )  # fmt: skip
+        if result is not None:
+            return result
     check_tensors(op, x=x)
     check_parameters(op, weight=weight, bias=bias)
     check_flags(op, interleaved=interleaved, inverse=inverse, inplace=inplace)
