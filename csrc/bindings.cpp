@@ -35,7 +35,10 @@ using CacheOp = Result(const Tensor&, const Tensor&, const Tensor&, const Tensor
                        const Tensor&, const Tensor&, const OptionalTensor&, const OptionalTensor&,
                        const OptionalTensor&, SymInt, c10::string_view, bool, bool, bool,
                        const OptionalTensor&, c10::string_view, SymInt, const OptionalTensor&,
-                       const OptionalTensor&);
+                       const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                       const OptionalTensor&, const OptionalTensor&, double, double,
+                       std::optional<c10::string_view>, c10::string_view, c10::string_view,
+                       c10::string_view);
 
 py::object rope(py::handle x_, py::handle cos, py::handle sin, py::handle layout,
                 py::handle positions, py::handle offset, py::handle cu_seqlens,
@@ -112,7 +115,8 @@ py::object apply_rope_cache(py::handle q_, py::handle k_, py::handle v_, py::han
                             py::handle positions, py::handle offset, py::handle cu_seqlens,
                             py::handle interleaved, py::handle inverse, py::handle inplace,
                             py::handle interleaved_out, py::handle slots, py::handle cache_layout,
-                            py::handle window, py::handle k_scale, py::handle v_scale) {
+                            py::handle window, py::handle k_scale, py::handle v_scale,
+                            py::handle norm) {
   static const auto op = find_op<CacheOp<Tensor>>("posenc_ext::apply_rope_cache");
   static const auto op_ = find_op<CacheOp<void>>("posenc_ext::apply_rope_cache_");
   PlainArguments read(!modes_active());
@@ -120,12 +124,15 @@ py::object apply_rope_cache(py::handle q_, py::handle k_, py::handle v_, py::han
   const RopeArguments a(read, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
                         inplace, interleaved_out);
   const CacheArguments c(read, k_cache, v_cache, slots, cache_layout, window, k_scale, v_scale);
+  const CacheNormArguments n(read, norm);
   if (!read.plain()) return py::none();
   const auto call = [&](const auto& handle) {
     return run(q.numel() + 2 * k.numel(), [&] {
       return handle.call(q, k, v, c.k_cache, c.v_cache, a.cos, a.sin, a.positions, a.offsets,
                          a.cu_seqlens, a.offset, a.layout, a.interleaved, a.inverse,
-                         a.interleaved_out, c.slots, c.layout, c.window, c.k_scale, c.v_scale);
+                         a.interleaved_out, c.slots, c.layout, c.window, c.k_scale, c.v_scale,
+                         n.q_weight, n.k_weight, n.q_bias, n.k_bias, n.eps, n.weight_offset, n.norm,
+                         n.norm_dims, n.order, n.rounding);
     });
   };
   if (a.inplace) {

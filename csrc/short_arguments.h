@@ -182,6 +182,24 @@ struct NormArguments {
         rounding(read.string(rounding_)) {}
 };
 
+// None, or (q_weight, k_weight, q_bias, k_bias, options in the order of NormArguments).
+struct CacheNormArguments {
+  OptionalTensor q_weight, k_weight, q_bias, k_bias;
+  double eps = 0, weight_offset = 0;
+  std::optional<c10::string_view> norm;
+  c10::string_view norm_dims = "head", order = "norm_first", rounding = "once";
+
+  CacheNormArguments(PlainArguments& read, py::handle given) {
+    if (given.is_none()) return;
+    const auto at = [&](Py_ssize_t i) { return py::handle(PyTuple_GET_ITEM(given.ptr(), i)); };
+    q_weight = read.optional_tensor(at(0)), k_weight = read.optional_tensor(at(1));
+    q_bias = read.optional_tensor(at(2)), k_bias = read.optional_tensor(at(3));
+    eps = read.real(at(4)), weight_offset = read.real(at(5));
+    norm = read.string(at(6)), norm_dims = read.string(at(7));
+    order = read.string(at(8)), rounding = read.string(at(9));
+  }
+};
+
 struct CacheArguments {
   Tensor k_cache, v_cache;
   OptionalTensor slots;

@@ -57,6 +57,7 @@ def apply_rope_cache(
     window: Any,
     k_scale: Any,
     v_scale: Any,
+    norm: Any,
     /,
 ) -> Tensor | None: ...
 def norm_rope(
