@@ -25,6 +25,12 @@ class NormCase(RopeCase):
         result: tuple[Tensor, Tensor] = posenc_ext.qk_norm_rope(*given, inplace=inplace)
         return result
 
+    def stored(self, cache: list[Tensor]) -> Tensor:
+        """With keys, and as values the keys as they came, written into a cache."""
+        given = (self.q, self.k, self.k, *cache, self.cos, self.sin)
+        weights = dict(zip(("q_weight", "k_weight"), self.weights, strict=True))
+        return posenc_ext.apply_rope_cache(*given, norm="rms", **weights)
+
     def normed_eagerly(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """As Qwen3 does in Hugging Face."""
         pair = (_rms(x, weight) for x, weight in zip((q, k), self.weights, strict=True))
@@ -108,13 +114,17 @@ def decode(settings: Settings) -> Iterator[Row]:
         case = NormCase((1, 1, 32, 128), dtype)
         case.verify()
         calls = 20 if settings.quick else 500
+        cache = [torch.zeros(1, 64, *case.k.shape[2:], dtype=dtype) for _ in "kv"]
         times = time_in_turns(
             {
                 "ours": lambda case=case: case.normed(case.q, case.k),
+                "into a cache": lambda case=case, cache=cache: case.stored(cache),
                 "apply_rope": lambda case=case: case.ours(case.q, case.k),
             },
             settings,
             calls=calls,
         )
         name = f"decode, qk_norm_rope of one token, {case.label}"
-        yield at_most(name, times["ours"], times["apply_rope"], "apply_rope", 1.6)
+        for kind in ("ours", "into a cache"):
+            label = name if kind == "ours" else f"{name}, {kind}"
+            yield at_most(label, times[kind], times["apply_rope"], "apply_rope", 1.6)

@@ -1,6 +1,5 @@
 // The library of ops, and the module. Only this file, what it reads arguments with, and
 // autograd.cpp see Python.
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/VariableTypeUtils.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -22,15 +21,9 @@ TORCH_LIBRARY(posenc_ext, m) { posenc::define_ops(m); }
 namespace posenc {
 
 void differentiate(const std::string& name, pybind11::object function);  // autograd.cpp
+void bind_norm_rope(pybind11::module_& m);                               // norm_rope_bindings.cpp
 
 namespace {
-
-namespace py = pybind11;
-using c10::SymInt;
-
-py::object wrap(Tensor t) {
-  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t)));
-}
 
 template <class Result, class... Lead>
 using RopeOp = Result(Lead..., const Tensor&, const Tensor&, const OptionalTensor&,
@@ -42,21 +35,10 @@ using CacheOp = Result(const Tensor&, const Tensor&, const Tensor&, const Tensor
                        const Tensor&, const Tensor&, const OptionalTensor&, const OptionalTensor&,
                        const OptionalTensor&, SymInt, c10::string_view, bool, bool, bool,
                        const OptionalTensor&, c10::string_view, SymInt, const OptionalTensor&,
-                       const OptionalTensor&);
-
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find_op(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
-// Runs below autograd, and without the GIL when there is enough work for another thread to matter.
-template <class Call>
-auto run(int64_t elements, const Call& call) {
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-  if (elements < 65536) return call();
-  py::gil_scoped_release no_gil;
-  return call();
-}
+                       const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                       const OptionalTensor&, const OptionalTensor&, double, double,
+                       std::optional<c10::string_view>, c10::string_view, c10::string_view,
+                       c10::string_view);
 
 py::object rope(py::handle x_, py::handle cos, py::handle sin, py::handle layout,
                 py::handle positions, py::handle offset, py::handle cu_seqlens,
@@ -133,7 +115,8 @@ py::object apply_rope_cache(py::handle q_, py::handle k_, py::handle v_, py::han
                             py::handle positions, py::handle offset, py::handle cu_seqlens,
                             py::handle interleaved, py::handle inverse, py::handle inplace,
                             py::handle interleaved_out, py::handle slots, py::handle cache_layout,
-                            py::handle window, py::handle k_scale, py::handle v_scale) {
+                            py::handle window, py::handle k_scale, py::handle v_scale,
+                            py::handle norm) {
   static const auto op = find_op<CacheOp<Tensor>>("posenc_ext::apply_rope_cache");
   static const auto op_ = find_op<CacheOp<void>>("posenc_ext::apply_rope_cache_");
   PlainArguments read(!modes_active());
@@ -141,12 +124,15 @@ py::object apply_rope_cache(py::handle q_, py::handle k_, py::handle v_, py::han
   const RopeArguments a(read, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
                         inplace, interleaved_out);
   const CacheArguments c(read, k_cache, v_cache, slots, cache_layout, window, k_scale, v_scale);
+  const CacheNormArguments n(read, norm);
   if (!read.plain()) return py::none();
   const auto call = [&](const auto& handle) {
     return run(q.numel() + 2 * k.numel(), [&] {
       return handle.call(q, k, v, c.k_cache, c.v_cache, a.cos, a.sin, a.positions, a.offsets,
                          a.cu_seqlens, a.offset, a.layout, a.interleaved, a.inverse,
-                         a.interleaved_out, c.slots, c.layout, c.window, c.k_scale, c.v_scale);
+                         a.interleaved_out, c.slots, c.layout, c.window, c.k_scale, c.v_scale,
+                         n.q_weight, n.k_weight, n.q_bias, n.k_bias, n.eps, n.weight_offset, n.norm,
+                         n.norm_dims, n.order, n.rounding);
     });
   };
   if (a.inplace) {
@@ -245,6 +231,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("rope", torch::wrap_pybind_function(posenc::rope));
   m.def("apply_rope", torch::wrap_pybind_function(posenc::apply_rope));
   m.def("apply_rope_cache", torch::wrap_pybind_function(posenc::apply_rope_cache));
+  posenc::bind_norm_rope(m);
   m.def("add_sinusoidal", torch::wrap_pybind_function(posenc::add_sinusoidal));
   m.def("check_inplace", torch::wrap_pybind_function(posenc::check_inplace));
   m.def("differentiate", torch::wrap_pybind_function(posenc::differentiate));

@@ -25,13 +25,11 @@ struct NormInput {
 
 inline void check_word(const char* op, const char* name, std::string_view word,
                        std::initializer_list<std::string_view> known) {
-  bool found = false;
+  for (const auto& each : known)
+    if (each == word) return;
   std::string list;
-  for (const auto& each : known) {
-    found = found || each == word;
-    list += (list.empty() ? "'" : ", '") + std::string(each) + "'";
-  }
-  POSENC_CHECK_VALUE(found, op, name, " must be one of ", list, ", got '", word, "'");
+  for (const auto& each : known) list += (list.empty() ? "'" : ", '") + std::string(each) + "'";
+  POSENC_CHECK_VALUE(false, op, name, " must be one of ", list, ", got '", word, "'");
 }
 
 inline NormRule check_norm_options(const char* op, const NormOptions& o) {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "cache_math.h"
+#include "norm_rope.h"
 #include "rope.h"
 
 namespace posenc {
@@ -19,6 +20,13 @@ struct CacheOptions {
   Int window;                                // 0 for none
   const std::optional<at::Tensor>& k_scale;  // [] or [H]
   const std::optional<at::Tensor>& v_scale;
+};
+
+// The norm of q and k in the same call.
+struct CacheNorm {
+  bool given;
+  NormInput q, k;
+  NormOptions options;
 };
 
 // Where the axes of a cache stand: its rows (of a page or a sequence) and its heads; blocks are 0.
@@ -128,12 +136,30 @@ void check_cache_rows(const char* op, const at::Tensor& k, const RopeAxes& at,
                      ", got ", cache.window);
 }
 
+template <class Int>
+void check_cache_norm(const char* op, const CacheNorm& norm, const RopeOptions<Int>& options,
+                      const CacheOptions<Int>& cache) {
+  if (norm.given) {
+    check_norm_rope(op, norm.q, norm.options, options);
+    check_norm_rope(op, norm.k, norm.options, options);
+    POSENC_CHECK_VALUE(
+        cache_format(cache.k_cache) == CacheFormat::same || norm.options.rounding == "once", op,
+        "rounding must be 'once' with a cache of 8 bits, got '", norm.options.rounding, "'");
+    return;
+  }
+  for (const auto* in : {&norm.q, &norm.k}) {
+    POSENC_CHECK_VALUE(!in->weight, op, "norm must be given with ", in->weight_name, ", got None");
+    POSENC_CHECK_VALUE(!in->bias, op, "norm must be given with ", in->bias_name, ", got None");
+  }
+}
+
 // Values of slots and positions are checked where they can be read.
 template <class Int>
 RopeAxes check_rope_cache(const char* op, const at::Tensor& q, const at::Tensor& k,
                           const at::Tensor& v, const RopeOptions<Int>& options,
-                          const CacheOptions<Int>& cache) {
+                          const CacheOptions<Int>& cache, const CacheNorm& norm) {
   const RopeAxes at = check_apply_rope(op, q, k, options);
+  check_cache_norm(op, norm, options, cache);
   POSENC_CHECK_TYPE(v.scalar_type() == k.scalar_type(), op, "v must have the dtype of k (",
                     k.scalar_type(), "), got ", v.scalar_type());
   POSENC_CHECK_TYPE(v.layout() == at::kStrided, op, "v must be a dense tensor, got ", v.layout());

@@ -1,6 +1,8 @@
-// The ops that rotate and write into a cache, once for CPU and CUDA: check, allocate, and let the
-// device do it.
+// The ops that rotate and write into a cache, once for CPU, CUDA and meta tensors: check, allocate,
+// and let the device do it.
 #pragma once
+
+#include <type_traits>
 
 #include "rope_cache.h"
 #include "rope_cache_operand.h"
@@ -31,83 +33,84 @@ inline CacheOperand cache_operand(const at::Tensor& x, const at::Tensor& cache,
           .out_dim = cache.stride(3)};
 }
 
-// Device::store(op, like, q, k, v, options, cache): `like` is the q that has the dtype and device.
+// Device::Int is int64_t, or c10::SymInt for the fake device. Device::empty(q) is a fresh output
+// like q. Device::store(op, q, q_out, at, options, cache, norm) does the work.
 template <class Device>
 struct RopeCacheOps {
   using Tensor = at::Tensor;
   using OptionalTensor = std::optional<Tensor>;
+  using Int = typename Device::Int;
+  using Word = c10::string_view;
   static constexpr const char* op = "apply_rope_cache";
 
-  static void check_memory(const Tensor& q, bool inplace, const Tensor& k, const Tensor& v,
-                           const RopeOptions<int64_t>& options,
-                           const CacheOptions<int64_t>& cache) {
+  // Without data only an overlap of a tensor with itself can be told, and only for known sizes.
+  static void check_memory(bool inplace, const Tensor& k, const Tensor& v,
+                           const RopeOptions<Int>& options, const CacheOptions<Int>& cache,
+                           const CacheNorm& norm) {
+    const Tensor& q = norm.q.x.tensor;
     const auto apart = [&](const char* name, const Tensor& t) {
-      check_writable(op, name, t);
+      if (!t.unsafeGetTensorImpl()->has_symbolic_sizes_strides()) check_writable(op, name, t);
+      if (Device::fake) return;
       check_apart(op, name, t, "k", k);
       check_apart(op, name, t, "v", v);
       check_apart(op, name, t, "cos", options.cos);
       check_apart(op, name, t, "sin", options.sin);
+      for (const auto* in : {&norm.q, &norm.k}) {
+        if (in->weight) check_apart(op, name, t, in->weight_name, *in->weight);
+        if (in->bias) check_apart(op, name, t, in->bias_name, *in->bias);
+      }
     };
     if (inplace) apart("q", q);
     apart("k_cache", cache.k_cache);
     apart("v_cache", cache.v_cache);
+    if (Device::fake) return;
     check_apart(op, "k_cache", cache.k_cache, "q", q);
     check_apart(op, "v_cache", cache.v_cache, "q", q);
     check_apart(op, "k_cache", cache.k_cache, "v_cache", cache.v_cache);
   }
 
-  static void store(const Tensor& q, const Tensor& q_out, const Tensor& k, const Tensor& v,
-                    RopeAxes at, const RopeOptions<int64_t>& options,
-                    const CacheOptions<int64_t>& cache) {
-    const CacheAxes axes = cache_axes(op, cache.layout);
-    Device::store(op, q, rope_operand(q, q_out, at),
-                  cache_operand(k, cache.k_cache, cache.k_scale, at, axes),
-                  cache_operand(v, cache.v_cache, cache.v_scale, at, axes), options, cache, axes);
-    bump_version(cache.k_cache);
-    bump_version(cache.v_cache);
-  }
-
-  static Tensor apply_rope_cache(const Tensor& q, const Tensor& k, const Tensor& v,
-                                 const Tensor& k_cache, const Tensor& v_cache, const Tensor& cos,
-                                 const Tensor& sin, const OptionalTensor& positions,
-                                 const OptionalTensor& offsets, const OptionalTensor& cu_seqlens,
-                                 int64_t offset, c10::string_view layout, bool interleaved,
-                                 bool inverse, bool interleaved_out, const OptionalTensor& slots,
-                                 c10::string_view cache_layout, int64_t window,
-                                 const OptionalTensor& k_scale, const OptionalTensor& v_scale) {
-    const RopeOptions<int64_t> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                       offset, layout, interleaved, inverse, interleaved_out};
-    const CacheOptions<int64_t> cache{k_cache, v_cache, slots,  cache_layout,
-                                      window,  k_scale, v_scale};
-    const RopeAxes at = check_rope_cache(op, q, k, v, options, cache);
-    check_memory(q, false, k, v, options, cache);
-    Tensor q_out = RopeOps<Device>::empty_output(q);
-    store(q, q_out, k, v, at, options, cache);
-    return q_out;
-  }
-
-  static void apply_rope_cache_(const Tensor& q, const Tensor& k, const Tensor& v,
-                                const Tensor& k_cache, const Tensor& v_cache, const Tensor& cos,
-                                const Tensor& sin, const OptionalTensor& positions,
-                                const OptionalTensor& offsets, const OptionalTensor& cu_seqlens,
-                                int64_t offset, c10::string_view layout, bool interleaved,
-                                bool inverse, bool interleaved_out, const OptionalTensor& slots,
-                                c10::string_view cache_layout, int64_t window,
-                                const OptionalTensor& k_scale, const OptionalTensor& v_scale) {
-    const RopeOptions<int64_t> options{cos,    sin,    positions,   offsets, cu_seqlens,
-                                       offset, layout, interleaved, inverse, interleaved_out};
-    const CacheOptions<int64_t> cache{k_cache, v_cache, slots,  cache_layout,
-                                      window,  k_scale, v_scale};
-    const RopeAxes at = check_rope_cache(op, q, k, v, options, cache);
-    check_memory(q, true, k, v, options, cache);
-    const Tensor written = RopeOps<Device>::target(q, q, options);
-    store(q, written, k, v, at, options, cache);
-    RopeOps<Device>::finish(q, written);
+  // Returns the rotated q: q itself if in place.
+  template <bool inplace>
+  static std::conditional_t<inplace, void, Tensor> apply_rope_cache(
+      const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& k_cache,
+      const Tensor& v_cache, const Tensor& cos, const Tensor& sin, const OptionalTensor& positions,
+      const OptionalTensor& offsets, const OptionalTensor& cu_seqlens, Int offset, Word layout,
+      bool interleaved, bool inverse, bool interleaved_out, const OptionalTensor& slots,
+      Word cache_layout, Int window, const OptionalTensor& k_scale, const OptionalTensor& v_scale,
+      const OptionalTensor& q_weight, const OptionalTensor& k_weight, const OptionalTensor& q_bias,
+      const OptionalTensor& k_bias, double eps, double weight_offset, std::optional<Word> norm_name,
+      Word norm_dims, Word order, Word rounding) {
+    const RopeOptions<Int> options{cos,    sin,    positions,   offsets, cu_seqlens,
+                                   offset, layout, interleaved, inverse, interleaved_out};
+    const CacheOptions<Int> cache{k_cache, v_cache, slots, cache_layout, window, k_scale, v_scale};
+    const CacheNorm norm{
+        norm_name.has_value(),
+        {{"q", q}, "q_weight", q_weight, "q_bias", q_bias},
+        {{"k", k}, "k_weight", k_weight, "k_bias", k_bias},
+        {eps, weight_offset, norm_name.value_or(Word()), norm_dims, order, rounding}};
+    const RopeAxes at = check_rope_cache(op, q, k, v, options, cache, norm);
+    check_memory(inplace, k, v, options, cache, norm);
+    if constexpr (Device::fake) {
+      if constexpr (!inplace) return Device::empty(q);
+    } else {
+      using Ops = RopeOps<Device>;
+      const Tensor out = inplace ? Ops::target(q, q, options) : Ops::empty_output(q);
+      const CacheAxes axes = cache_axes(op, cache.layout);
+      Device::store(op, q, rope_operand(q, out, at), cache_operand(k, k_cache, k_scale, at, axes),
+                    cache_operand(v, v_cache, v_scale, at, axes), options, cache, axes, norm);
+      bump_version(k_cache);
+      bump_version(v_cache);
+      if constexpr (inplace) {
+        Ops::finish(q, out);
+      } else {
+        return out;
+      }
+    }
   }
 
   static void add_to(torch::Library& m) {
-    m.impl("apply_rope_cache", apply_rope_cache);
-    m.impl("apply_rope_cache_", apply_rope_cache_);
+    m.impl("apply_rope_cache", apply_rope_cache<false>);
+    m.impl("apply_rope_cache_", apply_rope_cache<true>);
   }
 };
 

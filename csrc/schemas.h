@@ -12,12 +12,15 @@ namespace posenc {
   "offset, "                                                                                \
   "str layout, bool interleaved, bool inverse, bool interleaved_out"
 
-#define CACHE_OPTIONS \
-  "Tensor? slots, str cache_layout, SymInt window, Tensor? k_scale, Tensor? v_scale"
-
 // Those that the norm_rope ops take after them.
 #define NORM_OPTIONS \
   "float eps, float weight_offset, str norm, str norm_dims, str order, str rounding"
+
+// Those that the ops with a cache take after those of rope; without `norm` there is none.
+#define CACHE_OPTIONS                                                                  \
+  "Tensor? slots, str cache_layout, SymInt window, Tensor? k_scale, Tensor? v_scale, " \
+  "Tensor? q_weight, Tensor? k_weight, Tensor? q_bias, Tensor? k_bias, "               \
+  "float eps, float weight_offset, str? norm, str norm_dims, str order, str rounding"
 
 constexpr const char* kSchemas[] = {
     "rope(Tensor x, " ROPE_OPTIONS ") -> Tensor",

@@ -1,11 +1,15 @@
-// The arguments of a short call, as Python gave them. Included by bindings.cpp only.
+// The arguments of a short call, as Python gave them, and the call. Included by *bindings.cpp only.
 #pragma once
 
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
+#include <cmath>
 #include <optional>
 
 #include "rope_graph.h"
@@ -14,6 +18,7 @@ namespace posenc {
 
 namespace py = pybind11;
 using at::Tensor;
+using c10::SymInt;
 using OptionalTensor = std::optional<Tensor>;
 
 // ---- The short path: an eager call that needs the kernel and nothing else. ----
@@ -22,6 +27,24 @@ using OptionalTensor = std::optional<Tensor>;
 // whatever is not plain: a gradient in more than what is rotated, a transform, a mode, a subclass,
 // a wrong type. The Python code then goes the long way, which also words the errors. Both ways end
 // in the same dispatcher op.
+
+inline py::object wrap(Tensor t) {
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(t)));
+}
+
+template <class Signature>
+c10::TypedOperatorHandle<Signature> find_op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+// Runs below autograd, and without the GIL when there is enough work for another thread to matter.
+template <class Call>
+auto run(int64_t elements, const Call& call) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  if (elements < 65536) return call();
+  py::gil_scoped_release no_gil;
+  return call();
+}
 
 inline bool modes_active() {
   const auto& included = c10::impl::tls_local_dispatch_key_set().included_;
@@ -93,6 +116,13 @@ class PlainArguments {
     return value;
   }
 
+  // A finite float; what is none is worded elsewhere.
+  double real(py::handle object) {
+    const double value = PyFloat_CheckExact(object.ptr()) ? PyFloat_AS_DOUBLE(object.ptr()) : NAN;
+    plain_ = plain_ && std::isfinite(value);
+    return value;
+  }
+
   // An int of at least 1; what is not one is worded elsewhere.
   int64_t positive(py::handle object) {
     int overflow = 0;
@@ -135,6 +165,38 @@ struct RopeArguments {
   RopeGraphOptions graph_options() const {
     return {cos,    sin,    positions,   offsets, cu_seqlens,
             offset, layout, interleaved, inverse, interleaved_out};
+  }
+};
+
+struct NormArguments {
+  double eps, weight_offset;
+  c10::string_view norm, norm_dims, order, rounding;
+
+  NormArguments(PlainArguments& read, py::handle eps_, py::handle weight_offset_, py::handle norm_,
+                py::handle norm_dims_, py::handle order_, py::handle rounding_)
+      : eps(read.real(eps_)),
+        weight_offset(read.real(weight_offset_)),
+        norm(read.string(norm_)),
+        norm_dims(read.string(norm_dims_)),
+        order(read.string(order_)),
+        rounding(read.string(rounding_)) {}
+};
+
+// None, or (q_weight, k_weight, q_bias, k_bias, options in the order of NormArguments).
+struct CacheNormArguments {
+  OptionalTensor q_weight, k_weight, q_bias, k_bias;
+  double eps = 0, weight_offset = 0;
+  std::optional<c10::string_view> norm;
+  c10::string_view norm_dims = "head", order = "norm_first", rounding = "once";
+
+  CacheNormArguments(PlainArguments& read, py::handle given) {
+    if (given.is_none()) return;
+    const auto at = [&](Py_ssize_t i) { return py::handle(PyTuple_GET_ITEM(given.ptr(), i)); };
+    q_weight = read.optional_tensor(at(0)), k_weight = read.optional_tensor(at(1));
+    q_bias = read.optional_tensor(at(2)), k_bias = read.optional_tensor(at(3));
+    eps = read.real(at(4)), weight_offset = read.real(at(5));
+    norm = read.string(at(6)), norm_dims = read.string(at(7));
+    order = read.string(at(8)), rounding = read.string(at(9));
   }
 };
 

@@ -166,13 +166,16 @@ def rope_table_grad(_grad: Any, x: Any, cos: Any, _sin: Any, *options: Any) -> l
 def apply_rope_cache(*arguments: Any) -> list[Rule]:
     """As the five tensors are placed, alike: DTensor would move a cache and write into the copy."""
     q, k, v, k_cache, v_cache, cos, _sin, positions, offsets, cu_seqlens, _, layout = arguments[:12]
-    slots, cache_layout, _window, k_scale, v_scale = arguments[15:]
+    slots, cache_layout, _window, k_scale, v_scale, *parameters = arguments[15:24]
+    norm_dims = arguments[27]
     names, rest, _axes = _rope_axes(cos, positions, offsets, cu_seqlens, layout)
     cache = cache_layout if slots is None else cache_layout.replace("n", "z")
     scales: list[Names] = [None if t is None else "h"[: t.ndim] for t in (k_scale, v_scale)]
     places: Names = None if slots is None else "zz"[: slots.ndim]
     inputs = [names, names, names, cache, cache, *rest, places, None, None, *scales]
-    axes = [axis for axis in "bh" if axis in names and axis in cache]
+    inputs += [None if t is None else "w" for t in parameters] + [None] * 6
+    own = "b" if norm_dims == "all" else "bh"  # what a shard needs no other for
+    axes = [axis for axis in own if axis in names and axis in cache]
     rules = {
         tuple(inputs[:5]): rule for rule in _rules([names], inputs, axes) for inputs in rule[1:]
     }

@@ -88,13 +88,39 @@ def rows_of(x, layout):
     return x.permute([axes.index(a) for a in "bshd"]).flatten(0, 1)
 
 
+NORM = ("norm", "eps", "weight_offset", "norm_dims", "order", "rounding")
+
+
+def turned(call, name, x):
+    """x, which is q or k, rotated and if the call says so normalised."""
+    given = {key: value for key, value in call.options.items() if key in ROPE}
+    if call.options.get("norm") is None:
+        return posenc_ext.rope(x, *call.tables, **given)
+    given |= {key: value for key, value in call.options.items() if key in NORM}
+    weight, bias = (call.options.get(f"{name}_{kind}") for kind in ("weight", "bias"))
+    if x.dtype != call.k.dtype:  # widened, as for an 8-bit cache
+        weight, bias = (None if t is None else t.to(x.dtype) for t in (weight, bias))
+    return posenc_ext.norm_rope(x, weight, *call.tables, bias=bias, **given)
+
+
+def with_norm(call, kind, **options):
+    """The call with a norm of this (norm, norm_dims, order), its weights and biases."""
+    for seed, name in enumerate("qk"):
+        x = getattr(call, name)
+        heads = x.shape[call.options["layout"].index("h")] if kind[1] == "all" else 1
+        for part in ("weight", "bias"):
+            seed += 2
+            call.options[f"{name}_{part}"] = uniform((heads * x.shape[-1],), x.dtype, seed)
+    names = ("norm", "norm_dims", "order")
+    call.options.update(dict(zip(names, kind, strict=True)), eps=1e-3, weight_offset=1.0, **options)
+    return call
+
+
 def expected(call, slots):
     """q, k_cache and v_cache by apply_rope and index_put; `slots` [B * S], -1 for none."""
-    rope = {name: value for name, value in call.options.items() if name in ROPE}
     same = call.k_cache.dtype == call.k.dtype
     k = call.k if same else call.k.float()
-    q = posenc_ext.rope(call.q, *call.tables, **rope)
-    k = posenc_ext.rope(k, *call.tables, **rope)
+    q, k = turned(call, "q", call.q), turned(call, "k", k)
     outs = []
     for name, x, cache in (("k", k, call.k_cache), ("v", call.v, call.v_cache)):
         rows = rows_of(x, call.options["layout"])
@@ -111,6 +137,32 @@ def expected(call, slots):
         flat = flat.view(sizes)
         outs.append(flat.transpose(1, 2) if heads_first else flat)
     return q, *outs
+
+
+def slots_of(call):
+    """Where the tokens of a call go: the given slots, or the rows of the positions."""
+    if "slots" in call.options:
+        return call.options["slots"].flatten().long()
+    axes = call.options["layout"]
+    batch = call.k.shape[axes.index("b")] if "b" in axes else 1
+    length = call.k.shape[axes.index("s")]
+    offset = call.options.get("offset", 0)
+    start = offset if torch.is_tensor(offset) else torch.tensor(offset)
+    positions = call.options.get("positions")
+    if positions is None:
+        positions = start.reshape(-1, 1) + torch.arange(length)
+    positions = positions.broadcast_to(batch, length)
+    rows = call.k_cache.shape[2 if call.options["cache_layout"][1] == "h" else 1]
+    window = call.options.get("window")
+    slots = torch.arange(batch)[:, None] * rows + (positions % window if window else positions)
+    if window:
+        slots[:, : max(length - window, 0)] = -1
+    return slots.flatten()
+
+
+def check(call):
+    for actual, right in zip(call.make(), expected(call, slots_of(call)), strict=True):
+        same_bits(actual, right)
 
 
 def same_bits(actual, right):

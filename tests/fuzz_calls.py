@@ -25,11 +25,11 @@ PLACES = {**LENGTHS, "offset": None}
 INDEX = torch.arange(11) % 7
 DISTANCES = torch.arange(-20, 20)
 
-NORM = {
-    **{name: value for name, value in ROPE.items() if name != "interleaved_out"},
+RULE_OF_NORM = {
     "eps": 1e-6, "norm": "layer", "weight_offset": 1.0, "norm_dims": "head", "order": "norm_first",
     "rounding": "once",
 }  # fmt: skip
+NORM = {**{name: ROPE[name] for name in ROPE if name != "interleaved_out"}, **RULE_OF_NORM}
 WEIGHT = uniform((16,), seed=3)
 
 FUNCTIONS = {
@@ -43,7 +43,8 @@ FUNCTIONS = {
     "apply_rope_cache": {
         "q": Q, "k": K, "v": K, "k_cache": uniform((2, 64, *K.shape[2:])),
         "v_cache": uniform((2, 64, *K.shape[2:])), **ROPE, "slots": None, "cache_layout": "blhd",
-        "window": 7, "k_scale": None, "v_scale": None,
+        "window": 7, "k_scale": None, "v_scale": None, "q_weight": WEIGHT, "k_weight": WEIGHT,
+        "q_bias": WEIGHT, "k_bias": None, **RULE_OF_NORM, "interleaved_out": False,
     },
     "KVCache": {
         "batch": 2, "length": 8, "heads": 2, "dim": 4, "value_dim": 3, "dtype": torch.float32,

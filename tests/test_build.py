@@ -111,7 +111,7 @@ def test_cpu_files_include_no_umbrella_header_and_no_intrinsics():
 
 
 def test_only_the_bindings_and_autograd_see_python():
-    known = ("bindings.cpp", "short_arguments.h", "autograd.cpp")
+    known = ("bindings.cpp", "norm_rope_bindings.cpp", "short_arguments.h", "autograd.cpp")
     for path in source_files():
         python = [n for n in includes(path) if re.search(r"pybind|Python\.h|torch/extension\.h", n)]
         assert not python or path.name in known, path

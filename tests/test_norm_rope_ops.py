@@ -4,7 +4,9 @@ autograd registration and traced graphs."""
 import pytest
 import torch
 from norm_cases import parameter
-from rope_cases import shape, table, uniform
+from rope_cases import assert_bits, shape, table, uniform
+
+from posenc_ext._native import _C
 
 OPS = torch.ops.posenc_ext
 ROPE = (*table(8), None, None, None, 1, "bshd", False, False, False)
@@ -35,3 +37,31 @@ def test_pairs_in_another_order_are_refused():
     args = (*args[: at + 1], False, False, True, *args[at + 4 :])
     with pytest.raises(ValueError, match=r"norm_rope: interleaved_out must equal interleaved"):
         OPS.norm_rope(*args)
+
+
+def test_short_calls_are_those_of_the_ops():
+    """And are left to the long way where there is more to do than to call the op."""
+    q, k, weight = uniform(shape("bshd")), uniform(shape("bshd", h=1)), parameter(40)
+    rows = (*ROPE[:2], "bshd", None, 1, None, False, False, False)
+
+    def one(x=q, weight=weight, norm=NORM, out=None):
+        return _C.norm_rope(x, weight, None, *rows, *norm, out)
+
+    def pair(q=q, k=k, weight=weight, norm=NORM):
+        return _C.qk_norm_rope(q, k, weight, None, None, None, *rows, *norm)
+
+    assert_bits(one(), OPS.norm_rope(q, weight, None, *ROPE, *NORM))
+    rights = OPS.qk_norm_rope(q, k, weight, None, None, None, *ROPE, *NORM)
+    for given, right in zip(pair(), rights, strict=True):
+        assert_bits(given, right)
+    trained = weight.clone().requires_grad_()
+    for changed in (
+        {"weight": trained}, {"weight": 1.0}, {"norm": (1, *NORM[1:])},
+        {"norm": (float("nan"), *NORM[1:])}, {"norm": (*NORM[:2], None, *NORM[3:])},
+    ):  # fmt: skip
+        assert one(**changed) is None
+        assert pair(**changed) is None
+    assert one(x=q.clone().requires_grad_()) is None
+    assert one(out=torch.empty_like(q)) is None
+    with torch.no_grad():
+        assert one(weight=trained) is not None

@@ -8,7 +8,7 @@ from cache_cases import (
     PAGE,
     cache_of,
     call_of,
-    expected,
+    check,
     in_eight_bits,
     paged_slots,
     rows_of,
@@ -24,32 +24,6 @@ import posenc_ext
 
 each_cache = pytest.mark.parametrize("cache_layout", CACHE_LAYOUTS)
 each_format = pytest.mark.parametrize("stored", EIGHT_BITS, ids=name)
-
-
-def slots_of(call):
-    """Where the tokens of a call go: the given slots, or the rows of the positions."""
-    if "slots" in call.options:
-        return call.options["slots"].flatten().long()
-    axes = call.options["layout"]
-    batch = call.k.shape[axes.index("b")] if "b" in axes else 1
-    length = call.k.shape[axes.index("s")]
-    offset = call.options.get("offset", 0)
-    start = offset if torch.is_tensor(offset) else torch.tensor(offset)
-    positions = call.options.get("positions")
-    if positions is None:
-        positions = start.reshape(-1, 1) + torch.arange(length)
-    positions = positions.broadcast_to(batch, length)
-    rows = call.k_cache.shape[2 if call.options["cache_layout"][1] == "h" else 1]
-    window = call.options.get("window")
-    slots = torch.arange(batch)[:, None] * rows + (positions % window if window else positions)
-    if window:
-        slots[:, : max(length - window, 0)] = -1
-    return slots.flatten()
-
-
-def check(call):
-    for actual, right in zip(call.make(), expected(call, slots_of(call)), strict=True):
-        same_bits(actual, right)
 
 
 @each_cache

@@ -175,6 +175,9 @@ def test_without_grad_mode_parameters_may_be_given():
     assert not y.requires_grad
 
 
+NO_NORM = (*(None,) * 4, 0.0, 0.0, None, "head", "norm_first", "once")
+
+
 def op_arguments(call, stored):
     offset = call.options.get("offset", 0)
     scale = None if stored is None else torch.tensor(0.3)
@@ -182,7 +185,7 @@ def op_arguments(call, stored):
     return (
         *(t.clone() for t in call[:5]), *call.tables, None, None, None, offset,
         call.options["layout"], False, False, True, slots, call.options["cache_layout"], 0, scale,
-        scale,
+        scale, *NO_NORM,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@
 #include "cpu/norm_rope_tiles.h"
 #include "cpu/parallel.h"
 #include "cpu/rope_index.h"
+#include "cpu/rope_tiles.h"
 #include "norm_rope_ops.h"
 
 namespace posenc {
@@ -13,7 +14,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kGrainElements = 16384;  // less work than this is not worth a second thread
+constexpr int64_t kNormGrain = 16384;  // less work than this is not worth a second thread
 
 const NormKernels& kernels_for(at::ScalarType type) {
   return norm_rope_rows(current_isa()).of[static_cast<int>(rope_dtype(type))];
@@ -32,32 +33,27 @@ void norm_tiles(c10::ArrayRef<Operand> operands, const NormOptions& norm, NormRu
   const Table cos(options.cos, false, math), sin(options.sin, options.inverse, math);
   const int64_t dim = like.size(-1), pairs = options.cos.size(-1);
   const auto item = static_cast<int64_t>(c10::elementSize(type));
-  int64_t heads = 0;
-  std::vector<NormWeights<Math>> weights;
+  int64_t heads = 0, scratch = 0;
+  c10::SmallVector<NormWeights<Math>, 2> weights;
   for (const auto& o : operands) {
     heads += o.rope.heads;
     weights.emplace_back(o.in, norm, rule, o.rope.heads);
+    if (!plain_norm(rule, o.rope.x_dim, o.rope.out_dim))
+      scratch = std::max(scratch, weights.back().scratch);
   }
-  const int64_t per_token = std::max<int64_t>(heads * dim, 1), batch = operands[0].rope.batch;
-  const int64_t step = batch * length >= 4 * kTileTokens * at::get_num_threads()
-                           ? kTileTokens
-                           : std::clamp<int64_t>(kGrainElements / per_token, 1, kTileTokens);
-  const int64_t tiles = (length + step - 1) / step;
-  const int64_t grain = std::max<int64_t>(1, kGrainElements / (per_token * step));
-  parallel_for(0, batch * tiles, grain, [&](int64_t begin, int64_t end) {
+  const TilePlan plan(operands[0].rope.batch, length, heads * dim, kNormGrain);
+  parallel_for(0, plan.all, plan.grain, [&](int64_t begin, int64_t end) {
     TileTables<Math> tables{cos, sin, pairs, {}, {}, {}};
-    std::vector<Math> scratch;
+    std::vector<Math> buffer(scratch);
     NormTile tile{};
     tile.rope.dim = dim, tile.rope.pairs = pairs;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t b = i / tiles, first = i % tiles * step;
-      tables.load(index, b, first, std::min(step, length - first), tile.rope);
+      const int64_t b = plan.batch_of(i), first = plan.first_of(i);
+      tables.load(index, b, first, plan.tokens_from(first), tile.rope);
       for (size_t n = 0; n < operands.size(); ++n) {  // q and k share the table rows
         const auto& [o, in] = operands[n];
-        const int64_t tokens = std::min(step, o.tokens - first);
-        if (tokens <= 0) continue;
-        place_tile(tile.rope, o, b, first, tokens, item);
-        tile.norm = weights[n].rows(scratch);
+        if (!place_tile(tile.rope, o, item, b, first, plan.step)) continue;
+        tile.norm = weights[n].rows(buffer.data());
         kernels_for(type).norm[options.interleaved][rule.centred || in.bias.has_value()](tile);
       }
     }
@@ -102,19 +98,18 @@ void grad_tiles(const Tensor& grad, const NormInput& in, RopeAxes axes, const No
   std::vector<double> weight_sums(all_tiles * dweight.numel()),
       bias_sums(all_tiles * dbias.numel());
   const int64_t per_tile = std::max<int64_t>(1, kNormGradTokens * o.heads * dim);
-  const int64_t grain = std::max<int64_t>(1, kGrainElements / per_tile);
+  const int64_t grain = std::max<int64_t>(1, kNormGrain / per_tile);
   parallel_for(0, all_tiles, grain, [&](int64_t begin, int64_t end) {
     TileTables<Math> tables{cos, sin, pairs, {}, {}, {}};
-    std::vector<Math> scratch;
+    std::vector<Math> scratch(weights.scratch);
     NormGradTile tile{};
     tile.rope.dim = dim, tile.rope.pairs = pairs;
-    tile.norm = weights.rows(scratch);
+    tile.norm = weights.rows(scratch.data());
     tile.grad_token = g.x_token, tile.grad_head = g.x_head, tile.grad_dim = g.x_dim;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t b = i / tiles, first = i % tiles * kNormGradTokens;
-      const int64_t tokens = std::min(kNormGradTokens, o.tokens - first);
-      tables.load(index, b, first, tokens, tile.rope);
-      place_tile(tile.rope, o, b, first, tokens, item);
+      place_tile(tile.rope, o, item, b, first, kNormGradTokens);
+      tables.load(index, b, first, tile.rope.tokens, tile.rope);
       tile.grad = g.x + (b * g.x_batch + first * g.x_token) * item;
       if (dweight.numel()) tile.dweight = weight_sums.data() + i * dweight.numel();
       if (dbias.numel()) tile.dbias = bias_sums.data() + i * dbias.numel();

@@ -6,6 +6,9 @@
 
 namespace posenc {
 
+constexpr int64_t kNormBatch =
+    16;  // rows that are worked on together, unless all share a statistic
+
 // The weights of one tensor, and where a task keeps rows on their way. Buffers are of the math
 // type: float, or double for double x.
 struct NormRows {
@@ -14,13 +17,16 @@ struct NormRows {
   const void*
       weight;        // [dim], or [heads * dim] if `all`; weight_offset is added, ones if not given
   const void* bias;  // like weight, zeros if not given
-  const void* ones;  // [dim]
-  const void* zeros;
-  void* scratch;  // norm_scratch(heads, dim, all) elements
+  void* scratch;     // norm_scratch(heads, dim, all) elements; none needed by a plain_norm
 };
 
 constexpr int64_t norm_scratch(int64_t heads, int64_t dim, bool all) {
-  return ((all ? heads : 1) * 3 + 2) * dim;
+  return ((all ? heads : kNormBatch) * 3 + 2) * dim;
+}
+
+// Are rows read, normalised and written as they stand?
+constexpr bool plain_norm(const NormRule& rule, int64_t x_dim, int64_t out_dim) {
+  return x_dim == 1 && out_dim == 1 && !rule.rope_first && !rule.round_between;
 }
 
 struct NormTile {

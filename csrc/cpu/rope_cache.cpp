@@ -6,6 +6,7 @@
 
 #include "cpu/cache_rows.h"
 #include "cpu/huge_pages.h"
+#include "cpu/norm_rope_tiles.h"
 #include "cpu/rope_index.h"
 #include "cpu/rope_tiles.h"
 #include "rope_cache_ops.h"
@@ -129,10 +130,23 @@ void copy_token(const CacheOperand& v, const char* x, char* out, int64_t item) {
   }
 }
 
-using RotateRows = void (*)(const RopeTile&);
+// Rotates a tile, normalised if there are weights for it.
+template <class Math>
+struct Turn {
+  void (*rotate)(const RopeTile&);
+  void (*norm)(const NormTile&);
+  const NormWeights<Math>* weights;
+  Math* buffer;
 
-// The tokens [first, end) of k, rotated, and of v; `tables` has their rows, from `first` on.
-void store_same(const Store& to, const RopeTile& tables, RotateRows rotate, int64_t b,
+  void operator()(const RopeTile& tile) const {
+    if (weights == nullptr) return rotate(tile);
+    norm({tile, weights->rows(buffer)});
+  }
+};
+
+// The tokens [first, end) of k, turned, and of v; `tables` has their rows, from `first` on.
+template <class Math>
+void store_same(const Store& to, const RopeTile& tables, const Turn<Math>& turn, int64_t b,
                 int64_t first, int64_t end) {
   const CacheOperand& k = to.k;
   for (int64_t s = first, n = 1; s < end; s += n) {
@@ -146,60 +160,77 @@ void store_same(const Store& to, const RopeTile& tables, RotateRows rotate, int6
     tile.tokens = n, tile.heads = k.heads;
     tile.x_token = k.x_token, tile.x_head = k.x_head, tile.x_dim = k.x_dim;
     tile.out_token = k.out_row, tile.out_head = k.out_head, tile.out_dim = k.out_dim;
-    rotate(tile);
+    turn(tile);
     for (int64_t i = 0; i < n; ++i)
       copy_token(to.v, to.x(to.v, b, s + i), to.out(to.v, slot + i), to.x_item());
   }
 }
 
-// One token in 8 bits: widened, rotated if there are tables, divided and rounded. `row` is two rows
-// of floats.
-void store_token(const CacheOperand& o, const char* x, char* out, const Store& to, RopeTile* tables,
-                 RotateRows rotate, float* row) {
-  const CacheRows& rows = cache_rows(current_isa());
+// The heads of one token as adjacent floats.
+void widen_token(const CacheOperand& o, const char* x, const Store& to, float* rows) {
+  const auto widen = cache_rows(current_isa()).widen[static_cast<int>(rope_dtype(to.type))];
+  for (int64_t head = 0; head < o.heads; ++head)
+    widen(x + head * o.x_head * to.x_item(), o.x_dim, o.dim, rows + head * o.dim);
+}
+
+// And from there to the cache, divided and rounded.
+void store_token(const CacheOperand& o, const float* rows, char* out, const Store& to) {
+  const auto store = cache_rows(current_isa()).store[static_cast<int>(to.format)];
   for (int64_t head = 0; head < o.heads; ++head) {
-    float* wide = row;
-    rows.widen[static_cast<int>(rope_dtype(to.type))](x + head * o.x_head * to.x_item(), o.x_dim,
-                                                      o.dim, wide);
-    if (tables != nullptr) {
-      tables->x = wide, wide += o.dim, tables->out = wide;
-      rotate(*tables);
-    }
     const float scale = o.scale == nullptr ? 1.0f : o.scale[head * o.scale_head];
-    rows.store[static_cast<int>(to.format)](
-        {wide, out + head * o.out_head, o.dim, o.out_dim, scale});
+    store({rows + head * o.dim, out + head * o.out_head, o.dim, o.out_dim, scale});
   }
 }
 
-void store_eight_bits(const Store& to, const RopeTile& tables, RotateRows rotate, int64_t b,
-                      int64_t first, int64_t end, float* row) {
+// `rows` is two tokens of floats.
+template <class Math>
+void store_eight_bits(const Store& to, const RopeTile& tables, const Turn<Math>& turn, int64_t b,
+                      int64_t first, int64_t end, float* rows) {
   for (int64_t s = first; s < end; ++s) {
     const int64_t slot = to.slot_of(b, s);
     if (slot < 0) continue;
     RopeTile tile = tables;
+    float* turned = rows + to.k.heads * to.k.dim;
     tile.cos_row += s - first, tile.sin_row += s - first;
-    tile.tokens = tile.heads = tile.x_dim = tile.out_dim = 1;
-    tile.x_token = tile.x_head = tile.out_token = tile.out_head = 0;
-    store_token(to.k, to.x(to.k, b, s), to.out(to.k, slot), to, &tile, rotate, row);
-    store_token(to.v, to.x(to.v, b, s), to.out(to.v, slot), to, nullptr, rotate, row);
+    tile.x = rows, tile.out = turned;
+    tile.tokens = tile.x_dim = tile.out_dim = 1, tile.heads = to.k.heads;
+    tile.x_token = tile.out_token = 0, tile.x_head = tile.out_head = to.k.dim;
+    widen_token(to.k, to.x(to.k, b, s), to, rows);
+    turn(tile);
+    store_token(to.k, turned, to.out(to.k, slot), to);
+    widen_token(to.v, to.x(to.v, b, s), to, rows);
+    store_token(to.v, rows, to.out(to.v, slot), to);
   }
 }
 
 template <class Math>
 void rotate_and_store(const RopeOperand& q, const Store& to, const RopeOptions<int64_t>& options,
-                      const RopeIndex& index) {
+                      const RopeIndex& index, const CacheNorm& norm) {
   const auto math = sizeof(Math) == 8 ? at::kDouble : at::kFloat;
   const Table cos(options.cos, false, math), sin(options.sin, options.inverse, math);
   const int64_t pairs = options.cos.size(-1), dim = to.k.dim, item = to.x_item();
-  const auto rotate = [&](RopeDtype type, bool streamed) {
-    return rope_rows(current_isa())
-        .of[static_cast<int>(type)]
-        .rotate[options.interleaved][options.interleaved_out][streamed];
+  const bool same = to.format == CacheFormat::same;
+  const RopeDtype own = rope_dtype(to.type), of_k = same ? own : RopeDtype::f32;
+  const NormRule rule =
+      norm.given ? check_norm_options("apply_rope_cache", norm.options) : NormRule{};
+  c10::SmallVector<NormWeights<Math>, 2> weights;
+  int64_t scratch = 0;
+  if (norm.given) {
+    weights.emplace_back(norm.q, norm.options, rule, q.heads);
+    weights.emplace_back(norm.k, norm.options, rule, to.k.heads);
+    if (!plain_norm(rule, q.x_dim, q.out_dim)) scratch = weights[0].scratch;
+    if (!plain_norm(rule, same ? to.k.x_dim : 1, same ? to.k.out_dim : 1))
+      scratch = std::max(scratch, weights[1].scratch);
+  }
+  const auto turn = [&](RopeDtype type, bool streamed, const NormInput& in, size_t which) {
+    const auto at = static_cast<size_t>(type);
+    const bool shifted = rule.centred || in.bias.has_value();
+    return Turn<Math>{rope_rows(current_isa())
+                          .of[at]
+                          .rotate[options.interleaved][options.interleaved_out][streamed],
+                      norm_rope_rows(current_isa()).of[at].norm[options.interleaved][shifted],
+                      norm.given ? &weights[which] : nullptr, nullptr};
   };
-  const auto own = rope_dtype(to.type);
-  const RotateRows rotate_q = rotate(own, stream(q, item, pairs));
-  const RotateRows rotate_k =
-      rotate(to.format == CacheFormat::same ? own : RopeDtype::f32, /*streamed=*/false);
   const int64_t elements = q.heads * dim + to.k.heads * (dim + to.v.dim);
   const TilePlan plan(q.batch, std::max(q.tokens, to.k.tokens), elements);
 
@@ -208,32 +239,39 @@ void rotate_and_store(const RopeOperand& q, const Store& to, const RopeOptions<i
     RopeTile tile{};
     tile.dim = dim;
     tile.pairs = pairs;
-    std::vector<char> scratch(reorders_in_place(q, options) ? 2 * pairs * item : 0);
-    tile.scratch = scratch.data();
-    std::vector<float> row(to.format == CacheFormat::same ? 0 : 2 * dim + to.v.dim);
+    std::vector<char> reordered(reorders_in_place(q, options) ? 2 * pairs * item : 0);
+    tile.scratch = reordered.data();
+    std::vector<float> rows(same ? 0 : to.k.heads * std::max(2 * dim, to.v.dim));
+    std::vector<Math> buffer(scratch);
+    Turn<Math> turn_q = turn(own, stream(q, item, pairs), norm.q, 0);
+    Turn<Math> turn_k = turn(of_k, /*streamed=*/false, norm.k, 1);
+    turn_q.buffer = turn_k.buffer = buffer.data();
     for (int64_t i = begin; i < end; ++i) {
       const int64_t b = plan.batch_of(i), first = plan.first_of(i);
       const int64_t count = plan.tokens_from(first);
       tables.load(index, b, first, count, tile);
-      if (place_tile(tile, q, item, b, first, plan.step)) rotate_q(tile);
+      if (place_tile(tile, q, item, b, first, plan.step)) turn_q(tile);
       const int64_t last = std::min(first + count, to.k.tokens);
-      if (to.format == CacheFormat::same) {
-        store_same(to, tile, rotate_k, b, first, last);
+      if (same) {
+        store_same(to, tile, turn_k, b, first, last);
       } else {
-        store_eight_bits(to, tile, rotate_k, b, first, last, row.data());
+        store_eight_bits(to, tile, turn_k, b, first, last, rows.data());
       }
     }
   });
 }
 
 struct CacheOnCpu {
+  using Int = int64_t;
+  static constexpr bool fake = false;
   static constexpr bool kReordersInPlace = true;
 
   static void prepare(const Tensor& out) { prefer_huge_pages(out); }
 
   static void store(const char* op, const Tensor& like, const RopeOperand& q, const CacheOperand& k,
                     const CacheOperand& v, const RopeOptions<int64_t>& options,
-                    const CacheOptions<int64_t>& cache, const CacheAxes& axes) {
+                    const CacheOptions<int64_t>& cache, const CacheAxes& axes,
+                    const CacheNorm& norm) {
     const RopeIndex index = rope_index(op, options, k.batch, std::max(q.tokens, k.tokens));
     const int64_t blocks = cache.k_cache.size(0), rows = cache.k_cache.size(axes.row);
     const Slots slots = axes.paged ? given_slots(op, *cache.slots, k.batch, k.tokens, blocks * rows)
@@ -241,9 +279,9 @@ struct CacheOnCpu {
                                                         k.tokens, rows, cache.window);
     const Store to{k, v, slots, rows, like.scalar_type(), cache_format(cache.k_cache)};
     if (to.type == at::kDouble) {
-      rotate_and_store<double>(q, to, options, index);
+      rotate_and_store<double>(q, to, options, index, norm);
     } else {
-      rotate_and_store<float>(q, to, options, index);
+      rotate_and_store<float>(q, to, options, index, norm);
     }
   }
 };

@@ -18,14 +18,16 @@ constexpr int64_t kGrainElements = 32768;  // less work than this is not worth a
 struct TilePlan {
   int64_t length, step, tiles, all, grain;
 
-  TilePlan(int64_t batch, int64_t length, int64_t elements_per_token) : length(length) {
+  TilePlan(int64_t batch, int64_t length, int64_t elements_per_token,
+           int64_t grain_elements = kGrainElements)
+      : length(length) {
     const int64_t per_token = std::max<int64_t>(elements_per_token, 1);
     step = batch * length >= 4 * kTileTokens * at::get_num_threads()
                ? kTileTokens
-               : std::clamp<int64_t>(kGrainElements / per_token, 1, kTileTokens);
+               : std::clamp<int64_t>(grain_elements / per_token, 1, kTileTokens);
     tiles = (length + step - 1) / step;
     all = batch * tiles;
-    grain = std::max<int64_t>(1, kGrainElements / (per_token * step));
+    grain = std::max<int64_t>(1, grain_elements / (per_token * step));
   }
 
   int64_t batch_of(int64_t tile) const { return tile / tiles; }

@@ -30,7 +30,7 @@ struct Wide {
     put<streamed>(p, h);
   }
   template <bool streamed = false>
-  static inline void store(bf16* p, __m512 low, __m512 high) {
+  POSENC_INLINE void store(bf16* p, __m512 low, __m512 high) {
     __m512i a = round_number(low), b = round_number(high);
     if (_mm512_cmp_ps_mask(low, high, _CMP_UNORD_Q)) a = round_bf16(low), b = round_bf16(high);
     put<streamed>(p, _mm512_permutex2var_epi16(a, upper_halves(), b));

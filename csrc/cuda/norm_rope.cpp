@@ -4,32 +4,13 @@
 #include <algorithm>
 
 #include "cuda/launch.h"
-#include "cuda/norm_rope_kernels.h"
-#include "cuda/rope_arguments.h"
+#include "cuda/norm_rope_arguments.h"
 #include "norm_rope_ops.h"
 
 namespace posenc {
 namespace {
 
 using at::Tensor;
-
-RopeCudaTable parameter(const std::optional<Tensor>& t) {
-  if (!t) return {};
-  return {t->const_data_ptr(), rope_dtype(t->scalar_type()), 0, 0, t->stride(0)};
-}
-
-NormCall norm_call(const char* op, const NormInput& in, const Tensor& out, RopeAxes axes,
-                   const NormOptions& norm, const RopeOptions<int64_t>& options, int64_t length) {
-  NormCall call{};
-  call.q = {rope_operand(in.x.tensor, out, axes), parameter(in.weight), parameter(in.bias)};
-  call.cos = cuda_table(options.cos), call.sin = cuda_table(options.sin);
-  call.source = row_source(op, options, length, call.q.rope.batch);
-  call.dim = out.size(-1), call.pairs = options.cos.size(-1);
-  call.rule = check_norm_options(op, norm);
-  call.weight_offset = norm.weight_offset;
-  call.inverse = options.inverse, call.all = norm.norm_dims == "all";
-  return call;
-}
 
 struct OnCuda {
   using Int = int64_t;
@@ -47,13 +28,12 @@ struct OnCuda {
       elements += out.numel();
     }
     if (elements == 0) return;
-    const NormOutput& first = *outputs.begin();
-    NormCall call = norm_call(op, first.in, first.out, axes, norm, options, length);
-    if (outputs.size() > 1) {
-      const auto& [in, out] = *(outputs.begin() + 1);
-      call.k = {rope_operand(in.x.tensor, out, axes), parameter(in.weight), parameter(in.bias)};
-    }
-    const Tensor& like = first.out;
+    const auto operand = [&](const NormOutput& o) {
+      return norm_operand(rope_operand(o.in.x.tensor, o.out, axes), o.in);
+    };
+    const Tensor& like = outputs.begin()->out;
+    NormCall call = norm_call(op, operand(*outputs.begin()), like.size(-1), norm, options, length);
+    if (outputs.size() > 1) call.k = operand(*(outputs.begin() + 1));
     launch_on_device_of(like, [&](cudaStream_t stream) {
       launch_norm_rope(call, rope_dtype(like.scalar_type()), options.interleaved, stream);
     });
@@ -69,7 +49,8 @@ struct OnCuda {
     }
     const auto type = dx.scalar_type();
     NormGradCall call{};
-    call.norm = norm_call("norm_rope_grad", in, dx, axes, norm, options, dx.size(axes.seq));
+    call.norm = norm_call("norm_rope_grad", norm_operand(rope_operand(in.x.tensor, dx, axes), in),
+                          dx.size(-1), norm, options, dx.size(axes.seq));
     const RopeOperand g = rope_operand(grad, dx, axes);
     call.grad = g.x;
     call.grad_batch = g.x_batch, call.grad_token = g.x_token;

@@ -5,40 +5,10 @@
 // Bytes moved: each channel of q and k is read once and written once, a row of the tables and the
 // weights once per head, mostly from the first cache. A group of more than 6144 channels (3072
 // doubles) is read again for each sum.
-#include "cuda/norm_rope_rows.cuh"
+#include "cuda/norm_channel.cuh"
 
 namespace posenc {
 namespace {
-
-// One channel. Shifted: as the CPU's kernel that takes off a mean or adds a bias.
-template <class T>
-struct NormChannel {
-  using A = math_t<T>;
-  NormStatistics<A> statistic;
-  bool shifted, unit_first, round_after;
-
-  POSENC_DEVICE_METHOD A norm(A x, A weight, A bias) const {
-    A unit = shifted ? norm_unit(x, statistic.mean, statistic.scale) : x * statistic.scale;
-    if (unit_first) unit = rounded<T>(shifted ? unit * A(1) + A(0) : unit);
-    A y = unit * weight;
-    if (shifted) y = y + bias;
-    return round_after ? rounded<T>(y) : y;
-  }
-};
-
-// The weights of channels at, at + 1, ...
-template <class A, int width>
-POSENC_DEVICE void read_weights(const NormCudaOperand& o, bool wide, A offset, int64_t at,
-                                A* weight, A* bias) {
-#pragma unroll
-  for (int i = 0; i < width; ++i) weight[i] = 1, bias[i] = 0;
-  if (o.weight.data != nullptr) {
-    read_entries<A, width>(o.weight, wide, at * o.weight.column, weight);
-#pragma unroll
-    for (int i = 0; i < width; ++i) weight[i] = weight[i] + offset;
-  }
-  if (o.bias.data != nullptr) read_entries<A, width>(o.bias, wide, at * o.bias.column, bias);
-}
 
 template <class T, bool interleaved, bool aligned>
 struct NormTeam {
@@ -104,9 +74,7 @@ struct NormTeam {
     const RopeOperand& o = group.operand->rope;
     const A offset = static_cast<A>(call.weight_offset);
     const bool wide = aligned && grid.wide_weights;
-    const NormChannel<T> channel = {
-        statistic, call.rule.centred || group.operand->bias.data != nullptr, call.rule.round_unit,
-        call.rule.round_between && !call.rule.rope_first};
+    const NormChannel<T> channel = norm_channel<T>(call.rule, *group.operand, statistic);
     for_each_unit<W>(
         call, group.heads, thread, grid.team,
         [&](int head, int64_t pair) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cuda/norm_rope_arguments.h"
 #include "cuda/rope_cache_kernels.h"
 #include "cuda/rope_device.h"
 #include "rope_cache_ops.h"
@@ -13,9 +14,13 @@ namespace {
 using at::Tensor;
 
 struct CacheOnCuda : OnCuda {
+  using Int = int64_t;
+  static constexpr bool fake = false;
+
   static void store(const char* op, const Tensor& like, const RopeOperand& q, const CacheOperand& k,
                     const CacheOperand& v, const RopeOptions<int64_t>& options,
-                    const CacheOptions<int64_t>& cache, const CacheAxes& axes) {
+                    const CacheOptions<int64_t>& cache, const CacheAxes& axes,
+                    const CacheNorm& norm) {
     RopeCacheCall call{};
     call.k = k, call.v = v;
     call.cos = cuda_table(options.cos), call.sin = cuda_table(options.sin);
@@ -28,10 +33,33 @@ struct CacheOnCuda : OnCuda {
     call.pairs = options.cos.size(-1);
     call.pairing = {options.interleaved, options.interleaved_out};
     call.inverse = options.inverse;
+    const auto type = rope_dtype(like.scalar_type());
+    const CacheFormat format = cache_format(cache.k_cache);
+    if (norm.given) {
+      store_normed(op, like, q, call, norm, options, format);
+      return;
+    }
     rotate(op, like, q, options);
     if (k.batch * k.tokens * k.heads == 0) return;
+    launch_on_device_of(
+        like, [&](cudaStream_t stream) { launch_rope_cache(call, type, format, stream); });
+  }
+
+  static void store_normed(const char* op, const Tensor& like, const RopeOperand& q,
+                           const RopeCacheCall& cache, const CacheNorm& norm,
+                           const RopeOptions<int64_t>& options, CacheFormat format) {
+    const auto type = rope_dtype(like.scalar_type());
+    const int64_t dim = like.size(-1);
+    const auto call_of = [&](const NormCudaOperand& operand) {
+      return norm_call(op, operand, dim, norm.options, options, std::max(q.tokens, cache.k.tokens));
+    };
+    RopeOperand k{};  // whose result goes elsewhere
+    k.batch = cache.k.batch;
     launch_on_device_of(like, [&](cudaStream_t stream) {
-      launch_rope_cache(call, rope_dtype(like.scalar_type()), cache_format(cache.k_cache), stream);
+      if (q.batch * q.tokens * q.heads * dim > 0)
+        launch_norm_rope(call_of(norm_operand(q, norm.q)), type, options.interleaved, stream);
+      if (k.batch * cache.k.tokens * cache.k.heads > 0)
+        launch_norm_cache({cache, call_of(norm_operand(k, norm.k))}, type, format, stream);
     });
   }
 };

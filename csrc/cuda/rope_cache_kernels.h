@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cache_math.h"
+#include "cuda/norm_rope_kernels.h"
 #include "cuda/rope_kernels.h"
 #include "rope_cache_operand.h"
 
@@ -20,7 +21,15 @@ struct RopeCacheCall {
   bool inverse;
 };
 
+// With a norm: `norm.q` is k with its weights.
+struct NormCacheCall {
+  RopeCacheCall cache;
+  NormCall norm;
+};
+
 void launch_rope_cache(const RopeCacheCall& call, RopeDtype type, CacheFormat format,
+                       cudaStream_t stream);
+void launch_norm_cache(const NormCacheCall& call, RopeDtype type, CacheFormat format,
                        cudaStream_t stream);
 
 }  // namespace posenc

@@ -1,5 +1,6 @@
 """Formulas of the rotation that writes into a cache. `arguments` are the options of every rope op,
-then slots, cache_layout, window, k_scale, v_scale."""
+then slots, cache_layout, window, k_scale, v_scale, the weights and biases of q and k, and the
+options of the norm, if there is one."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..ops.norm_rope_options import NormOptions
 from ..ops.rope_options import RopeOptions
 from . import rope as rotation
 from .common import exact, write
+from .norm_rope import norm_rope
 
 _ROPE = len(RopeOptions._fields)
 
@@ -65,17 +68,28 @@ def apply_rope_cache(
     q: Tensor, k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, *arguments: Any
 ) -> Tensor:
     options = RopeOptions(*arguments[:_ROPE])
-    slots, cache_layout, window, k_scale, v_scale = arguments[_ROPE:]
+    slots, cache_layout, window, k_scale, v_scale = arguments[_ROPE : _ROPE + 5]
+    q_weight, k_weight, q_bias, k_bias, *norm = arguments[_ROPE + 5 :]
+
+    def turn(
+        x: Tensor, weight: Tensor | None, bias: Tensor | None, rope: tuple[Any, ...]
+    ) -> Tensor:
+        if NormOptions(*norm).norm is None:
+            return rotation.rope(x, *rope)
+        return norm_rope(x, weight, bias, *rope, *norm)
+
     heads_first = cache_layout[1] == "h"
     wide = exact(k.dtype)
     tables = options.with_tables(options.cos.to(wide), options.sin.to(wide))
-    turned = _tokens(rotation.rope(k.to(wide), *tables), options.layout)
+    # In 8 bits the quotient is rounded alone.
+    x = k.to(wide) if k_cache.dtype.itemsize == 1 else k
+    turned = _tokens(turn(x, k_weight, k_bias, tables), options.layout)
     if slots is None:
         slots = _slots(turned, k_cache.shape[2 if heads_first else 1], options, window)
     values = _tokens(v, options.layout).to(wide)
     _put(k_cache, heads_first, slots, _stored(turned, k_scale, k_cache.dtype))
     _put(v_cache, heads_first, slots, _stored(values, v_scale, v_cache.dtype))
-    return rotation.rope(q, *options)
+    return turn(q, q_weight, q_bias, options)
 
 
 def apply_rope_cache_(q: Tensor, *arguments: Any) -> None:

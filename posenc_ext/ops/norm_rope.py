@@ -9,9 +9,14 @@ rotation as in :mod:`posenc_ext.ops.rope`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, overload
+
+import torch
 from torch import Tensor
 
+from .._native import _C
 from ..distributed import beside, is_dtensor, rope_options_beside
+from ..types import Layout
 from .norm_rope_autograd import (
     norm_rotate,
     norm_rotate_inplace,
@@ -20,9 +25,36 @@ from .norm_rope_autograd import (
 )
 from .norm_rope_formula import Parameters
 from .norm_rope_options import check_parameters, norm_options
+from .rope import RopeKeywords
 from .rope_options import check_flags, check_tensors, rope_options
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
+
+class _Options(RopeKeywords, total=False):
+    """The arguments after the tables; for type checkers."""
+
+    eps: float
+    norm: str
+    weight_offset: float
+    q_bias: Tensor | None
+    k_bias: Tensor | None
+    norm_dims: str
+    order: str
+    rounding: str
+
+
+@overload
+def qk_norm_rope(
+    q: Tensor, k: Tensor, q_weight: Tensor | None, k_weight: Tensor | None, cos: Tensor,
+    sin: Tensor | None = None, **options: Unpack[_Options],
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def qk_norm_rope(
+    q: Tensor, k: None, q_weight: Tensor | None, k_weight: Tensor | None, cos: Tensor,
+    sin: Tensor | None = None, **options: Unpack[_Options],
+) -> tuple[Tensor, None]: ...  # fmt: skip
 def qk_norm_rope(
     q: Tensor,
     k: Tensor | None,
@@ -39,7 +71,7 @@ def qk_norm_rope(
     norm_dims: str = "head",
     order: str = "norm_first",
     rounding: str = "once",
-    layout: str = "bshd",
+    layout: Layout = "bshd",
     positions: Tensor | None = None,
     offset: int | Tensor = 0,
     cu_seqlens: Tensor | None = None,
@@ -106,6 +138,14 @@ def qk_norm_rope(
             positions=positions, offset=offset, cu_seqlens=cu_seqlens, interleaved=interleaved,
             inverse=inverse, inplace=inplace,
         ), None  # fmt: skip
+    if not torch.compiler.is_compiling():
+        result = _C.qk_norm_rope(
+            q, k, q_weight, k_weight, q_bias, k_bias, cos, sin, layout, positions, offset,
+            cu_seqlens, interleaved, inverse, inplace, eps, weight_offset, norm, norm_dims, order,
+            rounding,
+        )  # fmt: skip
+        if result is not None:
+            return result
     check_tensors(op, q=q, k=k)
     check_parameters(op, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
     check_flags(op, interleaved=interleaved, inverse=inverse, inplace=inplace)
@@ -136,7 +176,7 @@ def norm_rope(
     norm_dims: str = "head",
     order: str = "norm_first",
     rounding: str = "once",
-    layout: str = "bshd",
+    layout: Layout = "bshd",
     positions: Tensor | None = None,
     offset: int | Tensor = 0,
     cu_seqlens: Tensor | None = None,
@@ -161,6 +201,13 @@ def norm_rope(
             elsewhere in torch.
     """
     op = "norm_rope"
+    if not torch.compiler.is_compiling():
+        result = _C.norm_rope(
+            x, weight, bias, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse,
+            inplace, eps, weight_offset, norm, norm_dims, order, rounding, out,
+        )  # fmt: skip
+        if result is not None:
+            return result
     check_tensors(op, x=x)
     check_parameters(op, weight=weight, bias=bias)
     check_flags(op, interleaved=interleaved, inverse=inverse, inplace=inplace)

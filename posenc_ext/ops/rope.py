@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class _Options(TypedDict, total=False):
+class RopeKeywords(TypedDict, total=False):
     """The arguments after the tables; for type checkers."""
 
     layout: Layout
@@ -35,11 +35,11 @@ class _Options(TypedDict, total=False):
 
 @overload
 def apply_rope(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor | None = None, **options: Unpack[_Options]
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor | None = None, **options: Unpack[RopeKeywords]
 ) -> tuple[Tensor, Tensor]: ...
 @overload
 def apply_rope(
-    q: Tensor, k: None, cos: Tensor, sin: Tensor | None = None, **options: Unpack[_Options]
+    q: Tensor, k: None, cos: Tensor, sin: Tensor | None = None, **options: Unpack[RopeKeywords]
 ) -> tuple[Tensor, None]: ...
 def apply_rope(
     q: Tensor,

@@ -11,9 +11,11 @@ from .._native import _C
 from ..arguments import at_least, error, number
 from ..distributed import beside, is_dtensor, rope_options_beside
 from .functions import has_tangent
+from .norm_rope_options import check_parameters, norm_options
 from .rope_options import check_flags, check_tensors, rope_options
 
 _OP = "apply_rope_cache"
+_PARAMETERS = ("q_weight", "k_weight", "q_bias", "k_bias")
 _ops = torch.ops.posenc_ext
 
 
@@ -31,6 +33,16 @@ def apply_rope_cache(
     window: int | None = None,
     k_scale: float | Tensor | None = None,
     v_scale: float | Tensor | None = None,
+    norm: str | None = None,
+    q_weight: Tensor | None = None,
+    k_weight: Tensor | None = None,
+    q_bias: Tensor | None = None,
+    k_bias: Tensor | None = None,
+    eps: float = 1e-6,
+    weight_offset: float = 0.0,
+    norm_dims: str = "head",
+    order: str = "norm_first",
+    rounding: str = "once",
     layout: str = "bshd",
     positions: Tensor | None = None,
     offset: int | Tensor = 0,
@@ -52,9 +64,10 @@ def apply_rope_cache(
     >>> torch.equal(v_cache[:, 7:8], v)
     True
 
-    The same numbers as :func:`apply_rope`, which see for the rotation and its options, and two
-    copies. With an 8-bit cache, what is stored is ``rotated / scale``, computed in float32, rounded
-    once to nearest even, and held at the largest number of the dtype where it would pass it.
+    The same numbers as :func:`apply_rope`, which see for the rotation and its options, or with
+    `norm` as :func:`qk_norm_rope`, and two copies. With an 8-bit cache, what is stored is
+    ``rotated / scale``, computed in float32, rounded once to nearest even, and held at the largest
+    number of the dtype where it would pass it.
 
     Args:
         q, k: as for :func:`apply_rope`.
@@ -72,6 +85,10 @@ def apply_rope_cache(
             tokens of one call that follow one another, only the last `window` are stored.
         k_scale, v_scale: of an 8-bit cache, a number or float32 ``[]`` or ``[H]``; default 1, but
             int8 must have one.
+        norm: "rms", "layer" or "l2" to normalise query and key too; None not to. Then
+            `interleaved_out` must be as `interleaved`.
+        q_weight, k_weight, q_bias, k_bias, eps, weight_offset, norm_dims, order, rounding: of the
+            norm, as for :func:`qk_norm_rope`. With an 8-bit cache `rounding` must be "once".
         layout, positions, offset, cu_seqlens, interleaved, interleaved_out, inverse: as for
             :func:`apply_rope`. With `cu_seqlens` or one row of `cos` per token, `slots` are needed.
         inplace: write the rotated query into `q` and return it.
@@ -92,10 +109,15 @@ def apply_rope_cache(
         k_scale = _scale("k_scale", k_scale, k)
     if v_scale is not None and not isinstance(v_scale, Tensor):
         v_scale = _scale("v_scale", v_scale, v)
+    weights = (q_weight, k_weight, q_bias, k_bias)
+    rule = (eps, weight_offset, norm, norm_dims, order, rounding)
+    if norm is None and not (q_weight is k_weight is q_bias is k_bias is None):
+        raise error(ValueError, _OP, "norm must be given with weights or biases, got None")
     if not torch.compiler.is_compiling():
         result = _C.apply_rope_cache(
             q, k, v, k_cache, v_cache, cos, sin, layout, positions, offset, cu_seqlens, interleaved,
             inverse, inplace, interleaved_out, slots, cache_layout, window, k_scale, v_scale,
+            None if norm is None else (*weights, *rule),
         )  # fmt: skip
         if result is not None:
             return result
@@ -104,8 +126,11 @@ def apply_rope_cache(
     options = rope_options(
         _OP, cos, sin, layout, positions, offset, cu_seqlens, interleaved, inverse, interleaved_out
     )
-    optional = {"slots": slots, "k_scale": k_scale, "v_scale": v_scale}
-    check_tensors(_OP, **{name: t for name, t in optional.items() if t is not None})
+    parameters = dict(zip(_PARAMETERS, weights, strict=True))
+    scales = {"k_scale": k_scale, "v_scale": v_scale}
+    check_parameters(_OP, slots=slots, **scales, **parameters)
+    if norm is not None:
+        rule = norm_options(_OP, *rule)
     if cache_layout is None:
         cache_layout = "blhd" if slots is None else "nphd"
     if not isinstance(cache_layout, str):
@@ -114,15 +139,16 @@ def apply_rope_cache(
     rows = 0 if window is None else at_least(_OP, "window", window, 1)
     caches = {"k_cache": k_cache, "v_cache": v_cache}
     inputs = {"q": q, "k": k, "v": v, "cos": options.cos, "sin": options.sin}
-    _check_plain({**inputs, **caches, "k_scale": k_scale, "v_scale": v_scale})
+    _check_plain({**inputs, **caches, **scales, **parameters})
     for name, t in {"q": q, **caches}.items():
         if (inplace or t is not q) and not torch.compiler.is_compiling() and t.is_neg():
             text = f"{name} must not be a lazily negated view to be written, got one"
             raise error(ValueError, _OP, text)
     if is_dtensor(q) or is_dtensor(k):
         options = rope_options_beside(_OP, (q, k), options)
-        slots, k_scale, v_scale = beside(q, slots, k_scale, v_scale)
-    arguments = (q, k, v, k_cache, v_cache, *options, slots, cache_layout, rows, k_scale, v_scale)
+        slots, k_scale, v_scale, *weights = beside(q, slots, k_scale, v_scale, *weights)
+    cache = (slots, cache_layout, rows, k_scale, v_scale, *weights, *rule)
+    arguments = (q, k, v, k_cache, v_cache, *options, *cache)
     if inplace:
         _ops.apply_rope_cache_(*arguments)
         return q

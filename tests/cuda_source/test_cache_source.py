@@ -2,11 +2,21 @@
 
 import pytest
 import torch
-from cache_cases import CACHE_LAYOUTS, EIGHT_BITS, cache_of, call_of, paged_slots, same_bits
+from cache_cases import (
+    CACHE_LAYOUTS,
+    EIGHT_BITS,
+    cache_of,
+    call_of,
+    paged_slots,
+    same_bits,
+    with_norm,
+)
 from guarded import guarded
+from norm_cases import RULES
 from rope_cases import DTYPES, VIEWS, name, table, uniform
 from source_calls import each_dtype, each_pairing
 
+PARAMETERS = ("q_weight", "k_weight", "q_bias", "k_bias")
 CPU, CUDA = torch.ops.posenc_ext, torch.ops.posenc_cuda_source
 
 
@@ -24,7 +34,9 @@ def run(library, call, inplace=False):
         o.get("positions"), offsets, o.get("cu_seqlens"), offset, o["layout"], interleaved,
         o.get("inverse", False), o.get("interleaved_out", interleaved), o.get("slots"),
         o["cache_layout"], o.get("window", 0), scale_of(o.get("k_scale")),
-        scale_of(o.get("v_scale")),
+        scale_of(o.get("v_scale")), *(o.get(name) for name in PARAMETERS), o.get("eps", 0.0),
+        o.get("weight_offset", 0.0), o.get("norm"), o.get("norm_dims", "head"),
+        o.get("order", "norm_first"), o.get("rounding", "once"),
     )  # fmt: skip
     if inplace:
         library.apply_rope_cache_(*call[:5], *call.tables, *options)
@@ -50,6 +62,28 @@ def test_layouts_and_dtypes(cache_layout, dtype, pairing):
         check(call_of(cache_layout, dtype, layout=layout, offset=3, inverse=True, **pairing))
     check(call_of(cache_layout, dtype, dim=32, value_dim=32, pairs=16, **pairing), inplace=True)
     check(call_of(cache_layout, dtype, pairs=0))
+
+
+@each_dtype
+@pytest.mark.parametrize("kind", RULES, ids="-".join)
+def test_norms(kind, dtype):
+    check(with_norm(call_of("nphd", dtype, layout="bhsd", dim=40), kind), inplace=True)
+    check(with_norm(call_of("bhld", dtype, interleaved=True, inverse=True, offset=3), kind))
+    for rounding in ("norm", "transformers"):
+        check(with_norm(call_of("blhd", dtype, window=4), kind, rounding=rounding))
+    check(with_norm(many_heads(dtype), kind))
+    if dtype != torch.float64:
+        for stored in EIGHT_BITS:
+            scale = torch.tensor([0.2, 0.013])
+            check(with_norm(call_of("nhpd", dtype, stored, k_scale=scale, v_scale=3), kind))
+
+
+def many_heads(dtype):
+    """More heads of k than a block normalises at once."""
+    call = call_of("nphd", dtype, batch=1, length=2, dim=8, value_dim=4, pairs=3)
+    k, v = (uniform((1, 2, 37, n), dtype) for n in (8, 4))
+    caches = [cache_of("nphd", 9, 4, 37, n, dtype) for n in (8, 4)]
+    return call._replace(k=k, v=v, k_cache=caches[0], v_cache=caches[1])
 
 
 @pytest.mark.parametrize("stored", EIGHT_BITS, ids=name)
