@@ -12,6 +12,7 @@
 #include "checks.h"
 #include "cpu/isa.h"
 #include "cpu/parallel.h"
+#include "power.h"
 #include "schemas.h"
 #include "short_arguments.h"
 #include "sinusoidal.h"
@@ -236,6 +237,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("check_inplace", torch::wrap_pybind_function(posenc::check_inplace));
   m.def("differentiate", torch::wrap_pybind_function(posenc::differentiate));
   m.def("same_values", posenc::same_values);
+  m.def("power", posenc::power);
   m.def("in_forked_child", posenc::in_forked_child);
   m.def("cpu_capability", posenc::cpu_capability, "ISA of the row kernels in use.");
   m.def("build_info", posenc::build_info, "What the module was compiled against.");

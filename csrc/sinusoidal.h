@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "checks.h"
+#include "power.h"
 #include "rope.h"  // check_allocated
 #include "strides.h"
 
@@ -106,10 +107,9 @@ void check_sinusoidal_rule(const Int& count, double base, double denominator) {
                      "denominator must be positive, got ", denominator);
 }
 
-// base^(-i / denominator). By the C library of the host, for every device: pow of another one, or
-// ATen's vectorised pow, differs in the last bit.
+// base^(-i / denominator), the same bits for every device.
 inline double sinusoidal_frequency(int64_t i, double base, double denominator) {
-  return std::pow(base, static_cast<double>(-i) / denominator);
+  return power(base, static_cast<double>(-i) / denominator);
 }
 
 // At least the first `count` of them, up to a length that no model reaches. Decoding asks for the

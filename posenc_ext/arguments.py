@@ -18,6 +18,14 @@ WHOLE = (torch.int32, torch.int64)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
+def power(base: float, exponent: float) -> float:
+    """base ** exponent for a positive base, correctly rounded (csrc/power.h): Python's depends on
+    the processor in the last bit, and stands where a compiler traces the numbers."""
+    if torch.compiler.is_compiling() or isinstance(base, torch.SymFloat):
+        return cast(float, base**exponent)
+    return _C.power(base, exponent)
+
+
 def error(kind: type[Exception], op: str, text: str) -> Exception:
     """The exception to raise: one line, whatever a wrong argument looks like when printed."""
     line = " ".join(text.split())

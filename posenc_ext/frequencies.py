@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import error, number
+from .arguments import error, number, power
 
 OP = "rope_frequencies"
 DEFAULT_BASE = 10000.0
@@ -47,8 +47,8 @@ class Request(NamedTuple):
 
     def powers(self, base: float) -> Tensor:
         """base ** (2i / dim), [dim/2]."""
-        if self.dtype == torch.float64:  # torch's pow depends on the instruction set, Python's not
-            values = [base ** (2 * i / self.dim) for i in range(self.dim // 2)]
+        if self.dtype == torch.float64:  # the pow of torch, and Python's, depend on the processor
+            values = [power(base, 2 * i / self.dim) for i in range(self.dim // 2)]
             return torch.tensor(values, dtype=torch.float64, device="cpu")
         exponents = torch.arange(0, self.dim, 2, dtype=torch.int64, device="cpu").to(self.dtype)
         return base ** (exponents / self.dim)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import DTYPES, check_dtype, error, integer, known, number
+from ..arguments import DTYPES, check_dtype, error, integer, known, number, power
 from ..distributed import beside
 from ..types import ScoreMod
 from . import alibi_autograd, alibi_softmax_autograd
@@ -57,7 +57,7 @@ def alibi_slopes(
     steps: list[int] = [*range(1, size + 1)]
     if size != num_heads:
         steps = [*range(2, size + 1, 2), *range(1, size + 1, 2)][:num_heads]
-    slopes = [2.0 ** (-max_bias * k / size) for k in steps]
+    slopes = [power(2.0, -max_bias * k / size) for k in steps]
     return torch.tensor(slopes, dtype=torch.float64, device=device).to(dtype)
 
 

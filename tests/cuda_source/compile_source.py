@@ -41,7 +41,7 @@ def write_ninja(folder: Path) -> Path:
         "-ltorch -ltorch_cpu -lc10",
     ]
     objects = []
-    sources = [*(ROOT / "csrc/cuda").glob("*.c*"), *HERE.glob("*.cpp")]
+    sources = [*(ROOT / "csrc/cuda").glob("*.c*"), ROOT / "csrc/cpu/power.cpp", *HERE.glob("*.cpp")]
     for source in sorted(s for s in sources if s.suffix in (".cu", ".cpp")):
         objects.append(str(folder / f"{source.name}.o"))
         lines.append(f"build {objects[-1]}: compile {source}")
