@@ -26,6 +26,26 @@ constexpr unsigned kWholeWarp = 0xffffffffu;
 
 POSENC_DEVICE int smaller(int a, int b) { return a < b ? a : b; }
 
+POSENC_DEVICE double alibi_slope(const AlibiCall& call, int64_t b, int64_t h) {
+  const int64_t i = b * call.slopes.batch + h * call.slopes.head;
+  const void* data = call.slopes.data;
+  if (call.slopes.type == RopeDtype::f32) return load(static_cast<const float*>(data) + i);
+  if (call.slopes.type == RopeDtype::f64) return load(static_cast<const double*>(data) + i);
+  if (call.slopes.type == RopeDtype::bf16) return widen(load(static_cast<const bf16*>(data) + i));
+  return widen(load(static_cast<const f16*>(data) + i));
+}
+
+// From key i to key j of a batch entry, by their positions, which were given.
+POSENC_DEVICE int64_t alibi_distance(const AlibiCall& call, int64_t b, int j, int i) {
+  const AlibiCudaKeys& p = call.key_positions;
+  const auto position = [&](int key) {
+    const int64_t at = b * p.batch + key * p.key;
+    return static_cast<uint64_t>(p.wide ? load(static_cast<const int64_t*>(p.data) + at)
+                                        : load(static_cast<const int32_t*>(p.data) + at));
+  };
+  return static_cast<int64_t>(position(j) - position(i));
+}
+
 // The walk of one kernel over its groups.
 struct AlibiGrid {
   int row_units;   // of a row: whole sixteens of keys
@@ -113,26 +133,13 @@ struct AlibiBlock {
     }
   }
 
-  POSENC_DEVICE_METHOD double slope() const {
-    const int64_t i = b * call.slopes.batch + h * call.slopes.head;
-    const void* data = call.slopes.data;
-    if (call.slopes.type == RopeDtype::f32) return load(static_cast<const float*>(data) + i);
-    if (call.slopes.type == RopeDtype::f64) return load(static_cast<const double*>(data) + i);
-    if (call.slopes.type == RopeDtype::bf16) return widen(load(static_cast<const bf16*>(data) + i));
-    return widen(load(static_cast<const f16*>(data) + i));
-  }
+  POSENC_DEVICE_METHOD double slope() const { return alibi_slope(call, b, h); }
 
-  // The position of a key of this batch entry, and j - i for a row of the group.
-  POSENC_DEVICE_METHOD uint64_t key_position(int j) const {
-    const AlibiCudaKeys& p = call.key_positions;
-    const int64_t i = b * p.batch + j * p.key;
-    return static_cast<uint64_t>(p.wide ? load(static_cast<const int64_t*>(p.data) + i)
-                                        : load(static_cast<const int32_t*>(p.data) + i));
-  }
+  // j - i for a row of the group.
   template <class Real>
   POSENC_DEVICE_METHOD Real key_offset(int j, int row) const {
     if (call.key_positions.data == nullptr) return static_cast<Real>(j - (position + row));
-    return static_cast<Real>(static_cast<int64_t>(key_position(j) - key_position(position + row)));
+    return static_cast<Real>(alibi_distance(call, b, j, position + row));
   }
 
  private:

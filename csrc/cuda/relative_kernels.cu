@@ -1,7 +1,8 @@
 // relative_gather and relative_scatter on CUDA. The index is checked as it is read.
 //
-// gather: a thread makes 16 bytes of the result. Memory is written once and x read once; the index
-// and the neighbouring columns of x come from the caches.
+// gather: a thread makes 16 bytes of some rows of the result, those of one query in several heads:
+// they share the columns, so the index is read once for all. Memory is written once and x read
+// once; the index and the neighbouring columns of x come from the caches.
 //
 // scatter: 16 threads take a row, one for each part of its sums (relative.h): thread l adds the
 // keys j with j % 16 == l, in their order, to its own part of each column in shared memory. So
@@ -16,24 +17,10 @@
 namespace posenc {
 namespace {
 
+constexpr int64_t kHeads = 32;  // rows of a thread of gather
 constexpr int kParts = 16;
 constexpr int kHalfWarps = kThreads / kParts;
 constexpr unsigned kWholeWarp = 0xffffffffu;
-
-struct Division {
-  int64_t quotient, remainder;
-};
-
-// a / b for numbers that are not negative; most are small, and 64 bits cost several times as much.
-POSENC_DEVICE Division divide(int64_t a, int64_t b) {
-  if (((a | b) >> 32) == 0) {
-    const auto small = static_cast<uint32_t>(a), by = static_cast<uint32_t>(b);
-    const uint32_t quotient = small / by;
-    return {quotient, small - quotient * by};
-  }
-  const int64_t quotient = a / b;
-  return {quotient, a - quotient * b};
-}
 
 POSENC_DEVICE int64_t row_offset(const RelativeRows& rows, int64_t row) {
   int64_t offset = 0;
@@ -61,26 +48,35 @@ POSENC_DEVICE int64_t column_of(const RelativeCall& call, int64_t first, int64_t
 // T is an unsigned integer of the size of an element.
 template <class T, bool aligned>
 __global__ void __launch_bounds__(kThreads, 3)
-    relative_gather_kernel(const __grid_constant__ RelativeCall call) {
+    relative_gather_kernel(const __grid_constant__ RelativeCall call, int64_t heads) {
   constexpr int W = aligned ? Pack<T>::size : 1;
-  const int64_t units = call.k_len / W;  // of a row
-  for (int64_t i = grid_thread(); i < call.count * units; i += grid_step()) {
-    const Division at = divide(i, units);
-    const int64_t first = call.q_len - 1 - divide(at.quotient, call.q_len).remainder;
-    const T* x = static_cast<const T*>(call.from) + row_offset(call.rows, at.quotient);
-    T values[W];
+  const int64_t units = call.k_len / W, all_heads = call.count / call.q_len;  // of a row; rows
+  const int64_t items = call.q_len * units * ((all_heads + heads - 1) / heads);
+  for (int64_t i = grid_thread(); i < items; i += grid_step()) {
+    const Division at = divide(i, units), of = divide(at.quotient, call.q_len);
+    const int64_t query = of.remainder, first = call.q_len - 1 - query;
+    int64_t from[W];  // offsets; -1 for none
 #pragma unroll
     for (int w = 0; w < W; ++w) {
       const int64_t column = column_of(call, first, at.remainder * W + w);
-      values[w] = column < 0 ? T{0} : load(x + column * call.step);
+      from[w] = column < 0 ? -1 : column * call.step;
     }
-    T* out = static_cast<T*>(call.out) + i * W;
-    if constexpr (aligned) {
-      Pack<T> pack;
-      memcpy(&pack, values, sizeof pack);
-      store_pack(out, pack);
-    } else {
-      store(out, values[0]);
+    const int64_t begin = of.quotient * heads;
+    const int64_t end = begin + heads < all_heads ? begin + heads : all_heads;
+    for (int64_t head = begin; head < end; ++head) {
+      const int64_t row = head * call.q_len + query;
+      const T* x = static_cast<const T*>(call.from) + row_offset(call.rows, row);
+      T values[W];
+#pragma unroll
+      for (int w = 0; w < W; ++w) values[w] = from[w] < 0 ? T{0} : load(x + from[w]);
+      T* out = static_cast<T*>(call.out) + (row * units + at.remainder) * W;
+      if constexpr (aligned) {
+        Pack<T> pack;
+        memcpy(&pack, values, sizeof pack);
+        store_pack(out, pack);
+      } else {
+        store(out, values[0]);
+      }
     }
   }
 }
@@ -143,12 +139,17 @@ __global__ void __launch_bounds__(kThreads, 3)
 template <class T>
 void launch_gather(const RelativeCall& call, cudaStream_t stream) {
   constexpr int W = Pack<T>::size;
-  if (call.k_len % W == 0 && aligned16(call.out, sizeof(T), 0)) {
-    const int64_t blocks = ceil_div(call.count * (call.k_len / W), kThreads);
-    POSENC_LAUNCH((relative_gather_kernel<T, true>), grid_for(blocks), kThreads, stream, call);
+  const bool aligned = call.k_len % W == 0 && aligned16(call.out, sizeof(T), 0);
+  const int64_t units = call.k_len / (aligned ? W : 1);
+  // Rows that share an index, but not so many that few threads are left.
+  const int64_t heads =
+      std::clamp<int64_t>(call.count * units / (kThreads * POSENC_FULL_GPU), 1, kHeads);
+  const int64_t items = call.q_len * units * ceil_div(call.count / call.q_len, heads);
+  const int64_t blocks = grid_for(ceil_div(items, kThreads));
+  if (aligned) {
+    POSENC_LAUNCH((relative_gather_kernel<T, true>), blocks, kThreads, stream, call, heads);
   } else {
-    const int64_t blocks = ceil_div(call.count * call.k_len, kThreads);
-    POSENC_LAUNCH((relative_gather_kernel<T, false>), grid_for(blocks), kThreads, stream, call);
+    POSENC_LAUNCH((relative_gather_kernel<T, false>), blocks, kThreads, stream, call, heads);
   }
 }
 

@@ -1,10 +1,11 @@
-// Rotation on CUDA. A block takes a tile: some tokens, all their heads in q and k, and a range of
-// pairs. It looks up the table row of each token once and holds it in shared memory, converted;
-// then its threads share out the pairs of all heads. In the aligned kernels a thread moves 16 bytes
-// at a time and has four such loads in flight. Channels beyond R are tiles of their own.
+// Rotation on CUDA. A thread keeps to a token and a few pairs: it looks up their cos and sin once,
+// holds them in registers and walks over heads of q and k. Neighbouring threads take neighbouring
+// pairs, then neighbouring heads (tokens, where those are the nearer ones in memory). In the
+// aligned kernels a thread moves 16 bytes at a time and has four such loads in flight. Nothing
+// waits for another thread. Channels beyond R are tiles of their own.
 //
-// Bytes moved: each channel of q and k is read once and written once, and each table row is read
-// once per token (once per 4096 heads).
+// Bytes moved: each channel of q and k is read once and written once; a table row is read by each
+// group of heads, for all but the first from the L1 cache.
 #include <algorithm>
 
 #include "cuda/rope_tile.cuh"
@@ -15,47 +16,42 @@ namespace {
 POSENC_DEVICE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 template <class T, bool of_x, bool of_out, bool aligned>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kWalkingBlocks)
     rope_kernel(const __grid_constant__ RopeCall call, const __grid_constant__ RopeTiling tiling) {
-  constexpr int width = aligned ? Pack<T>::size : 1;
-  __shared__ Bytes16 tables[kTableBytes / 16];
-  __shared__ RopeTokens found;
-  math_t<T>* cos = reinterpret_cast<math_t<T>*>(tables);
-  math_t<T>* sin = cos + table_capacity<T>;
+  using Units = RopeUnits<T, of_x, of_out, aligned>;
   check_cu_seqlens(call.source);
+  // What the thread takes of each tile.
+  const unsigned rest = threadIdx.x * tiling.by_columns >> 16;
+  const unsigned column = threadIdx.x - rest * tiling.columns;
+  const unsigned inner = tiling.tokens_inner ? tiling.tokens : tiling.slots;
+  const unsigned high = rest * tiling.by_inner >> 16, low = rest - high * inner;
+  const unsigned slot = tiling.tokens_inner ? high : low, place = tiling.tokens_inner ? low : high;
   for (int64_t i = blockIdx.x; i < tiling.all_tiles; i += gridDim.x) {
-    const int64_t token_tile = i % tiling.token_tiles, rest = i / tiling.token_tiles;
-    const int64_t head_tile = rest % tiling.head_tiles, column_tile = rest / tiling.head_tiles;
-    const int64_t tokens = call.batch * call.source.length, heads = call.q.heads + call.k.heads;
-    const bool rotates = column_tile < tiling.pair_tiles;
-    RopeTile tile;
-    tile.first_token = token_tile * tiling.tokens;
-    tile.first_head = head_tile * tiling.heads;
-    tile.tokens = static_cast<unsigned>(smaller(tiling.tokens, tokens - tile.first_token));
-    tile.heads = static_cast<unsigned>(smaller(tiling.heads, heads - tile.first_head));
-    __syncthreads();  // the tile before is done with shared memory
-    find_tokens(call, tile, rotates, found);
-    __syncthreads();
-    if (rotates) {
-      tile.first_column = column_tile * tiling.pairs;
-      const auto pairs =
-          static_cast<unsigned>(smaller(tiling.pairs, call.pairs - tile.first_column));
-      tile.columns = pairs / width;
-      read_tables(call, found, tile.tokens, tile.first_column, pairs, cos, sin);
-      __syncthreads();
-      rotate_tile<T, of_x, of_out, aligned>(call, found, tile, tiling.tokens_inner, cos, sin);
+    const Division tile = divide(i, tiling.parts);
+    const Division part = divide(tile.remainder, tiling.head_tiles);
+    const int64_t at = tile.quotient * tiling.tokens + place;
+    if (place >= tiling.tokens || slot >= tiling.slots || at >= call.batch * call.source.length)
+      continue;
+    const Division token = divide(at, call.source.length);
+    const int64_t first = part.remainder * tiling.heads;
+    const int64_t end = smaller(first + tiling.heads, call.q.heads + call.k.heads);
+    if (part.quotient < tiling.pair_tiles) {
+      const int64_t unit = part.quotient * tiling.columns + column;
+      if (unit * Units::width < call.pairs)
+        rotate_heads<Units, T>(call, tiling, token.quotient, token.remainder, unit, first + slot,
+                               end);
     } else {
-      tile.first_column = 2 * call.pairs + (column_tile - tiling.pair_tiles) * kChannels;
-      tile.columns =
-          static_cast<unsigned>(smaller(kChannels, call.dim - tile.first_column)) / width;
-      copy_tile<T, aligned>(call, found, tile, tiling.tokens_inner);
+      const int64_t unit = (part.quotient - tiling.pair_tiles) * tiling.columns + column;
+      if (2 * call.pairs + unit * (aligned ? Pack<T>::size : 1) < call.dim)
+        copy_heads<T, aligned>(call, tiling, token.quotient, token.remainder, unit, first + slot,
+                               end);
     }
   }
 }
 
 // ---- Launch. ----
 
-constexpr int64_t kManyUnits = int64_t{1} << 20;
+constexpr int64_t kWalk = 16;  // packs of a thread at most, of x
 
 bool is_empty(const RopeOperand& o) { return o.batch * o.tokens * o.heads == 0; }
 
@@ -71,28 +67,55 @@ bool is_aligned(const RopeCall& call, const RopeOperand& o) {
                                    used(o.tokens, o.out_token), used(o.heads, o.out_head)));
 }
 
+bool has_wide_rows(const RopeCudaTable& t) {
+  const int64_t item = t.type == RopeDtype::f64 ? 8 : t.type == RopeDtype::f32 ? 4 : 2;
+  return t.column == 1 && aligned16(t.data, item, t.batch, t.row);
+}
+
+// Shares a block out to heads and tokens. The more heads a thread walks over, the less it pays for
+// cos and sin; but few tokens must fill the GPU, and few threads be idle.
+void set_slots(RopeTiling& t, int64_t tokens, int64_t heads, int64_t units, int64_t packs) {
+  const int64_t places = kThreads / t.columns;
+  const int64_t most = std::clamp<int64_t>(units / (kThreads * POSENC_FULL_GPU), 1, kWalk / packs);
+  double best = 0;
+  for (int64_t walk = 1; walk <= most; ++walk) {
+    const int64_t all = ceil_div(heads, walk);
+    const int64_t slots = t.tokens_inner ? std::max<int64_t>(1, places / tokens) : places;
+    const int64_t used = std::min(all, slots), taken = std::min(places / used, tokens);
+    const double busy = double(taken * heads) / double(walk * ceil_div(all, used));
+    if (busy < best) continue;
+    best = busy;
+    t.slots = static_cast<unsigned>(used);
+    t.tokens = static_cast<unsigned>(taken);
+    t.heads = static_cast<int>(used * walk);
+  }
+}
+
 template <class T, bool of_x, bool of_out, bool aligned>
 void launch_tiles(const RopeCall& call, cudaStream_t stream) {
+  using Units = RopeUnits<T, of_x, of_out, aligned>;
   constexpr int64_t width = aligned ? Pack<T>::size : 1;
   const int64_t heads = call.q.heads + call.k.heads, tokens = call.batch * call.source.length;
   const auto copied = [](const RopeOperand& o) { return !is_empty(o) && o.x != o.out; };
   const int64_t beyond = copied(call.q) || copied(call.k) ? call.dim - 2 * call.pairs : 0;
+  const int64_t pair_units = call.pairs / Units::width;
+  const int64_t copy_units = beyond / width;
+  if (tokens * heads * (pair_units + copy_units) == 0) return;
   RopeTiling t{};
-  t.heads = static_cast<int>(std::min<int64_t>(heads, kHeads));
-  t.pairs = static_cast<int>(std::min<int64_t>(call.pairs, table_capacity<T>));
-  // Enough units for every thread to have its loads in flight. Where there is work for a thousand
-  // blocks, more: what lies next to each other in memory is then read at about the same time.
-  const int64_t units = std::max<int64_t>(1, t.heads * (std::max(t.pairs, 1) / width));
-  const int64_t held = t.pairs > 0 ? table_capacity<T> / t.pairs : kTokens;
-  const int64_t per_thread = tokens * units < kManyUnits ? kInFlight<aligned> : 4;
-  t.tokens = static_cast<int>(std::clamp<int64_t>(kThreads * per_thread / units, 1,
-                                                  std::min({held, tokens, int64_t{kTokens}})));
+  t.columns =
+      static_cast<unsigned>(std::min<int64_t>(kThreads, pair_units ? pair_units : copy_units));
+  t.tokens_inner = call.q.tokens > 1 && call.q.heads > 1 && call.q.x_head > call.q.x_token;
+  t.wide_tables = has_wide_rows(call.cos) && has_wide_rows(call.sin);
+  set_slots(t, tokens, heads, tokens * heads * (pair_units + copy_units),
+            aligned ? sizeof(Units) / 16 : 2);
+  // n * ceil(2^16 / d) / 2^16 is n / d for n and d up to 256: no division in the kernel.
+  t.by_columns = static_cast<unsigned>(ceil_div(65536, t.columns));
+  t.by_inner = static_cast<unsigned>(ceil_div(65536, t.tokens_inner ? t.tokens : t.slots));
   t.token_tiles = ceil_div(tokens, t.tokens);
   t.head_tiles = ceil_div(heads, t.heads);
-  t.pair_tiles = call.pairs > 0 ? ceil_div(call.pairs, t.pairs) : 0;
-  t.all_tiles = t.token_tiles * t.head_tiles * (t.pair_tiles + ceil_div(beyond, kChannels));
-  t.tokens_inner = call.q.tokens > 1 && call.q.heads > 1 && call.q.x_head > call.q.x_token;
-  if (t.all_tiles == 0) return;
+  t.pair_tiles = ceil_div(pair_units, t.columns);
+  t.parts = t.head_tiles * (t.pair_tiles + ceil_div(copy_units, t.columns));
+  t.all_tiles = t.token_tiles * t.parts;
   POSENC_LAUNCH((rope_kernel<T, of_x, of_out, aligned>), grid_for(t.all_tiles), kThreads, stream,
                 call, t);
 }

@@ -39,13 +39,13 @@ POSENC_DEVICE void check_cu_seqlens(const RopeRowSource& source) {
   }
 }
 
-// In [0, rows), whatever the tensors hold; the table must have a row.
-POSENC_DEVICE int64_t table_row(const RopeRowSource& source, int64_t batch, int64_t token) {
+// In [0, rows), whatever the tensors hold; the table must have a row. Is it the row asked for?
+POSENC_DEVICE int64_t clamped_row(const RopeRowSource& source, int64_t batch, int64_t token,
+                                  bool& inside) {
   if (source.positions.data != nullptr) {
     const RopeIndexTensor& t = source.positions;
     const int64_t row = read_index(t, batch * t.batch + token * t.step);
-    const bool inside = row >= 0 && row < source.rows;
-    POSENC_DEVICE_CHECK(inside, "positions must be rows of the table, 0 <= position < L");
+    inside = row >= 0 && row < source.rows;
     return inside ? row : 0;
   }
   int64_t sequence = batch, begin = 0;
@@ -58,10 +58,19 @@ POSENC_DEVICE int64_t table_row(const RopeRowSource& source, int64_t batch, int6
                             : source.offset;
   // Not first + (token - begin) < rows, which may wrap.
   const int64_t ahead = token - begin;
-  const bool inside =
-      first >= 0 && first < source.rows && ahead >= 0 && ahead < source.rows - first;
-  POSENC_DEVICE_CHECK(inside, "offset must keep all rows inside the table");
+  inside = first >= 0 && first < source.rows && ahead >= 0 && ahead < source.rows - first;
   return inside ? first + ahead : 0;
+}
+
+POSENC_DEVICE void check_row(bool inside) {
+  POSENC_DEVICE_CHECK(inside, "positions and offset must keep all rows inside the table");
+}
+
+POSENC_DEVICE int64_t table_row(const RopeRowSource& source, int64_t batch, int64_t token) {
+  bool inside;
+  const int64_t row = clamped_row(source, batch, token, inside);
+  check_row(inside);
+  return row;
 }
 
 }  // namespace posenc

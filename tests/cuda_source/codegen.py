@@ -4,7 +4,8 @@ Compiles csrc/cuda/*_kernels.cu for each architecture of setup.py that the toolk
 a kernel spills, uses local memory, contracts to FMA, or when an aligned kernel lacks 16-byte loads
 or stores of global memory or splits such stores. Prints registers, shared memory and occupancy.
 --write puts that table into docs/cuda.md; without it, the table there must be what this toolkit
-gives. Needs nvcc, no GPU.
+gives. Counts the machine code for 9.0 too (sass.py), in a table of its own. Needs nvcc, no GPU, and
+nvdisasm for the counts.
 """
 
 import argparse
@@ -17,9 +18,13 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import sass
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/cuda.md"
 MARKS = "<!-- codegen -->\n", "<!-- /codegen -->\n"
+COUNT_MARKS = "<!-- counts -->\n", "<!-- /counts -->\n"
+COUNTED_ARCH = "9.0"
 FLAGS = ["-std=c++20", "-O3", "--fmad=false"]
 THREADS = 256  # kThreads in csrc/cuda/device.cuh
 
@@ -78,7 +83,8 @@ NO_WIDE_PATH = ("rope_table_grad_kernel", "norm_parameters_kernel")
 
 
 def resources(source, arch, folder):
-    """{kernel: (registers, shared bytes)} of one file on one architecture, and what is wrong."""
+    """{kernel: (registers, shared bytes)} of one file on one architecture; counts of its machine
+    code; and what is wrong."""
     sm = arch.replace(".", "")
     out = folder / f"{source.stem}.{sm}.cubin"
     options = [*FLAGS, f"-I{source.parents[1]}", f"-arch=sm_{sm}", "-Xptxas", "-v", "-cubin"]
@@ -94,7 +100,8 @@ def resources(source, arch, folder):
         found[kernel] = registers, int(shared[1]) if shared else 0
     if not found:
         faults.append(f"sm_{sm} {source.name}: no kernel in it")
-    return found, faults
+    counts = sass.count(out, found, demangled(list(found))) if arch == COUNTED_ARCH else {}
+    return found, counts, faults
 
 
 def wide_access(source, folder):
@@ -149,6 +156,36 @@ def table(archs, by_arch):
     return "\n".join(lines) + "\n"
 
 
+def count_table(found, counts):
+    """What sass.py counted, beside the bytes that a multiprocessor has in flight."""
+    lines = [
+        f"Machine code of sm_{COUNTED_ARCH.replace('.', '')}: instructions of a lane for each byte "
+        f"moved (at most {sass.LANES_PER_BYTE} leave an H200 memory bound), and KB in flight:",
+        "",
+        "| kernel | call | instructions per byte | at most 4.5 | KB in flight |",
+        "|---" * 5 + "|",
+    ]
+    names = demangled(sorted(counts))
+    for kernel in sorted(counts, key=names.get):
+        case, per_byte, loads = counts[kernel]
+        threads = occupancy(COUNTED_ARCH, *found[kernel]) * LIMITS[COUNTED_ARCH][0] / 100
+        kept = "yes" if per_byte <= sass.LANES_PER_BYTE else "no"
+        flight = f"{loads * 16 * threads / 1024:.0f}" if loads else ""
+        lines.append(f"| `{names[kernel]}` | {case} | {per_byte:.1f} | {kept} | {flight} |")
+    return "\n".join(lines) + "\n"
+
+
+def put(page, marks, text, write):
+    """The page with `text` between the marks; a page that shows another one fails."""
+    before, _, rest = page.partition(marks[0])
+    old, _, after = rest.partition(marks[1])
+    if write:
+        return before + marks[0] + text + marks[1] + after
+    if text.splitlines()[0] in old and old != text:
+        sys.exit("docs/cuda.md shows another table: python tests/cuda_source/codegen.py --write")
+    return page
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("archs", nargs="*")
@@ -160,15 +197,16 @@ def main():
     archs = options.archs or all_archs
     sources = sorted((options.csrc / "cuda").glob("*_kernels.cu"))
     jobs = int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
-    by_arch, faults = {arch: {} for arch in archs}, []
+    by_arch, counts, faults = {arch: {} for arch in archs}, {}, []
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(jobs) as pool:
         folder = Path(name)
         pairs = [(arch, source) for source in sources for arch in archs]
         ptx = [pool.submit(wide_access, source, folder) for source in sources]
-        for (arch, _), (found, wrong) in zip(
+        for (arch, _), (found, counted, wrong) in zip(
             pairs, pool.map(lambda p: resources(p[1], p[0], folder), pairs), strict=True
         ):
             by_arch[arch] |= found
+            counts |= counted
             faults += wrong
         for future in ptx:
             faults += future.result()
@@ -180,15 +218,17 @@ def main():
         f"{len(by_arch[archs[0]])} kernels on {len(archs)} architectures: no spills, no local "
         "memory, no FMA, 16-byte access where aligned"
     )
+    if counts:
+        print(count_table(by_arch[COUNTED_ARCH], counts))
+    elif COUNTED_ARCH in archs:
+        print("no nvdisasm (pip install nvidia-cuda-nvdisasm): machine code was not counted")
     if archs != all_archs:
         return
-    page = PAGE.read_text()
-    before, _, rest = page.partition(MARKS[0])
-    old, _, after = rest.partition(MARKS[1])
+    page = put(PAGE.read_text(), MARKS, text, options.write)
+    if counts:
+        page = put(page, COUNT_MARKS, count_table(by_arch[COUNTED_ARCH], counts), options.write)
     if options.write:
-        PAGE.write_text(before + MARKS[0] + text + MARKS[1] + after)
-    elif text.splitlines()[0] in old and old != text:
-        sys.exit("docs/cuda.md shows another table: python tests/cuda_source/codegen.py --write")
+        PAGE.write_text(page)
 
 
 if __name__ == "__main__":

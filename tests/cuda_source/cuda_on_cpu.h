@@ -80,6 +80,7 @@ T __shfl_down_sync(unsigned mask, T value, unsigned delta) {
 
 // Few blocks, so that a kernel has to walk on to items beyond its grid.
 #define POSENC_MAX_BLOCKS 7
+#define POSENC_FULL_GPU 2
 #define POSENC_ASSUME_GLOBAL(pointer)
 #define POSENC_COUNT_READ(bytes) (cuda_on_cpu::traffic.read += static_cast<int64_t>(bytes))
 #define POSENC_COUNT_WRITE(bytes) (cuda_on_cpu::traffic.written += static_cast<int64_t>(bytes))

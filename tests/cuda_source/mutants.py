@@ -19,18 +19,25 @@ ROOT = HERE.parents[1]
 
 # file, what stands there, what takes its place, what must fail
 MUTANTS = [
-    ("rope_tile.cuh", "half + pair", "half + pair + 1", "test_rope_source.py"),  # index off by one
-    ("rope_tile.cuh", "if (id >= tile.units())", "if (id > tile.units())", "test_rope_source.py"),
-    ("rope_tile.cuh", "token < call.k.tokens", "true", "test_rope_source.py"),
-    ("rope_tile.cuh", "sin[i] = call.inverse ?", "sin[i] = false ?", "test_rope_source.py"),
     (
         "rope_tile.cuh",
-        "const int64_t to = is_k ? found.k_out[token] : found.q_out[token];",
-        "const int64_t to = static_cast<float>(is_k ? found.k_out[token] : found.q_out[token]);",
+        "size : half + pair;",
+        "size : half + pair + 1;",
+        "test_rope_source.py",
+    ),  # index off by one
+    ("rope_tile.cuh", "token < o.tokens", "true", "test_rope_source.py"),
+    ("rope_tile.cuh", "sin[i] = call.inverse ?", "sin[i] = false ?", "test_rope_source.py"),
+    ("rope_tile.cuh", "if (head != first) read", "if (head == first) read", "test_rope_source.py"),
+    ("rope_tile.cuh", "present = head < end", "present = head <= end", "test_rope_source.py"),
+    (
+        "rope_tile.cuh",
+        "const void* data, int64_t bytes",
+        "const void* data, float bytes",
         "test_rope_source.py",
     ),
+    ("rope_kernels.cu", "slot >= tiling.slots ||", "", "test_rope_source.py"),
+    ("rope_kernels.cu", "ceil_div(65536, t.columns)", "65536 / t.columns", "test_rope_source.py"),
     ("rope_kernels.cu", "i += gridDim.x", "i += gridDim.x + 1", "test_rope_source.py"),
-    ("rope_kernels.cu", "__syncthreads();  // the tile", "// the tile", "test_rope_source.py"),
     ("rope_rows.cuh", "inside ? row : 0", "row", "test_rope_source_rows.py"),  # missing bound
     ("rope_rows.cuh", "ahead < source.rows - first", "true", "test_rope_source_rows.py"),
     ("rope_rows.cuh", "begin <= end,", "true,", "test_rope_source_rows.py"),
@@ -56,7 +63,15 @@ MUTANTS = [
     ("alibi_rows.cuh", "int64_t offset(", "int offset(", "test_alibi_source.py"),
     ("alibi_rows.cuh", "call.k_len % Pack<T>::size == 0", "true", "test_alibi_source.py"),
     ("alibi_rows.cuh", "b * x.batch + h", "h * x.batch + h", "test_alibi_source.py"),
-    ("alibi_kernels.cu", "if (key < end)", "if (key <= end)", "test_alibi_source.py"),
+    ("alibi_kernels.cu", "if (w < seen)", "if (w <= seen)", "test_alibi_source.py"),
+    ("alibi_kernels.cu", "if (seen >= W &&", "if (seen > 0 &&", "test_alibi_source.py"),
+    (
+        "alibi_kernels.cu",
+        "row + call.k_len - call.q_len + 1 - key",
+        "row + 1 - key",
+        "test_alibi_source.py",
+    ),
+    ("relative_kernels.cu", "begin + heads < all_heads ?", "true ?", "test_relative_source.py"),
     ("alibi_softmax_kernels.cu", "|| b != b", "", "test_alibi_source.py"),
     ("alibi_softmax_kernels.cu", "first + w < end ? value", "true ? value", "test_alibi_source.py"),
     (
@@ -100,8 +115,8 @@ MUTANTS = [
     ("sinusoidal_kernels.cu", "out + first", "out", "test_table_source.py"),
     (
         "relative_kernels.cu",
-        "call.q_len - 1 - divide(at",
-        "call.q_len - divide(at",
+        "call.q_len - 1 - query",
+        "call.q_len - query",
         "test_relative_source.py",
     ),
     ("relative_kernels.cu", "column >= 0 && ", "", "test_relative_source.py"),
