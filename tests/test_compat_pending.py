@@ -144,6 +144,15 @@ def test_a_weight_that_is_written_to(attention):
         waiting.sum()
 
 
+def test_a_setting_that_is_changed(attention):
+    fused(attention)
+    attention.q_norm.eps = 0.5
+    fused_results = results(attention)
+    unpatch(attention)
+    for mine, right in zip(fused_results, results(attention), strict=True):
+        torch.testing.assert_close(mine, right)
+
+
 def test_the_mode_of_gradients_is_that_of_the_call(attention):
     norm = fused(attention).q_norm
     with torch.no_grad():

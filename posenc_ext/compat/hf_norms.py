@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..arguments import error
 from ..ops.norm_rope import norm_rope
 from .hf_calls import used_names
-from .hf_pending import Rule, seen, waiting, weight_of
+from .hf_pending import Rule, seen, settings_of, waiting, weight_of
 from .tables import HALF_DTYPES
 
 N = 16  # channels of a norm that is tried without a weight
@@ -62,7 +62,7 @@ def _fuse_in(part: nn.Module) -> tuple[int, str]:
         rule = recognize(norm)
         if isinstance(rule, Rule):
             before[norm] = type(norm)
-            norm.__class__ = waiting(type(norm), rule)  # type: ignore[arg-type]
+            norm.__class__ = waiting(type(norm), rule, settings_of(norm))  # type: ignore[arg-type]
         elif "norm" in name:
             why = f"{type(part).__name__}.{name} {rule}"
     fused, raised = _try(part, before) if before else (set(), "")

@@ -35,6 +35,11 @@ def weight_of(norm: nn.Module) -> Tensor | None:
     return next((p for p in norm._parameters.values() if p is not None), None)
 
 
+def settings_of(norm: nn.Module) -> tuple[tuple[str, float], ...]:
+    """Its numbers, as eps: with others than those it was tried with it follows another rule."""
+    return tuple(pair for pair in vars(norm).items() if type(pair[1]) in (int, float))
+
+
 class Call(NamedTuple):
     """What a norm was called with."""
 
@@ -179,16 +184,21 @@ VIEWS = {
 
 
 @functools.cache
-def waiting(kind: type[nn.Module], rule: Rule) -> type[nn.Module]:
-    """The class of a norm that waits. A copy of one, and one that is pickled, does not."""
+def waiting(
+    kind: type[nn.Module], rule: Rule, settings: tuple[tuple[str, float], ...]
+) -> type[nn.Module]:
+    """The class of a norm that waits while it has the settings that it was tried with. A copy of
+    one, and one that is pickled, does not."""
 
     class Waiting(kind):  # type: ignore[misc,valid-type]
         posenc_rule = rule
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             forward = super().forward
-            if kwargs or len(args) != 1 or not _may_wait(self, rule, args[0]):
+            if kwargs or len(args) != 1 or settings_of(self) != settings:
                 return forward(*args, **kwargs)
+            if not _may_wait(self, rule, args[0]):
+                return forward(*args)
             (x,), weight = args, weight_of(self)
             versions = _versions(x, weight)
             call = Call(self, forward, rule, x, weight, torch.is_grad_enabled(), versions)
