@@ -44,7 +44,7 @@ MUTANTS = [
     ("rope_rows.cuh", "<= token)", "< token)", "test_rope_source_rows.py"),
     ("rope_grad_kernels.cu", "row + 1)}", "row)}", "test_rope_source_rows.py"),
     ("rope_grad_kernels.cu", "call.inverse ?", "false ?", "test_rope_source_rows.py"),
-    ("rope_cache_kernels.cu", "slot >= -1 &&", "", "test_cache_source.py"),
+    ("cache_rows.cuh", "slot >= -1 &&", "", "test_cache_source.py"),
     (
         "rope_cache_kernels.cu",
         "token < call.k.tokens - call.window",
