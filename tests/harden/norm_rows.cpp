@@ -15,7 +15,7 @@ struct NormTileCase {
   RopeTile rope{};
   NormRows norm{};
   Strides in, result;
-  Guarded cos, sin, x, weight, bias, ones, zeros;
+  Guarded cos, sin, x, weight, bias;
   std::vector<int64_t> rows;
 
   explicit NormTileCase(Random& random)
@@ -33,11 +33,8 @@ struct NormTileCase {
         sin(3 * rope.pairs * wide, true),
         x(in.elements * item, true),
         weight(size(random) * wide, true),
-        bias(weight.bytes(), true),
-        ones(rope.dim * wide, true),
-        zeros(rope.dim * wide, true) {
-    for (const Guarded* each : {&cos, &sin, &weight, &bias, &ones, &zeros})
-      randomise(random, *each, wide, math);
+        bias(weight.bytes(), true) {
+    for (const Guarded* each : {&cos, &sin, &weight, &bias}) randomise(random, *each, wide, math);
     randomise(random, x, item, type);
     for (int64_t i = 0; i < rope.tokens; ++i) rows.push_back(random.below(3) * rope.pairs);
     rope.cos = cos.data(), rope.sin = sin.data(), rope.x = x.data();
@@ -49,7 +46,6 @@ struct NormTileCase {
     norm.rule.rope_first = random.chance(2), norm.rule.round_unit = random.chance(3);
     norm.rule.round_between = norm.rule.round_unit || random.chance(3);
     norm.weight = weight.data(), norm.bias = bias.data();
-    norm.ones = ones.data(), norm.zeros = zeros.data();
   }
 
   int64_t scratch() const { return norm_scratch(rope.heads, rope.dim, norm.all) * wide; }
