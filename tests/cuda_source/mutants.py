@@ -46,7 +46,7 @@ MUTANTS = [
     ("rope_grad_kernels.cu", "call.inverse ?", "false ?", "test_rope_source_rows.py"),
     ("cache_rows.cuh", "slot >= -1 &&", "", "test_cache_source.py"),
     (
-        "rope_cache_kernels.cu",
+        "cache_rows.cuh",
         "token < call.k.tokens - call.window",
         "false",
         "test_cache_source.py",
