@@ -205,7 +205,7 @@ def test_peak_memory_is_the_result(op):
     """8 heads of 2048 x 2048: a table for each pair would be 64 times more."""
     env = os.environ | {"PYTHONPATH": str(pathlib.Path(posenc_ext.__file__).parent.parent)}
     extra = int(subprocess.check_output([sys.executable, "-c", PEAK, op], env=env, text=True))
-    assert -1024 < extra < 1024
+    assert -4096 < extra < 1024  # what the kernel says of resident memory lags a little
 
 
 # ---- rel_shift ----

@@ -18,6 +18,7 @@ import torch
 from hf_tiny import build, inputs_of, rotates
 
 from posenc_ext.compat import hf_rotations, transformers
+from posenc_ext.compat.hf_short import Short
 from posenc_ext.compat.transformers import patch, unpatch
 
 PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "compat" / "transformers.md"
@@ -86,18 +87,19 @@ class Counted:
             module, name = sys.modules[key[0]], key[1]
             self.kept[module, name] = patched.ours
             setattr(module, name, self.counting(name, patched.ours))
-        self.rotate = hf_rotations.rotate
+        self.rotate, self.short = hf_rotations.rotate, Short.run
         hf_rotations.rotate = self.rotating
+        Short.run = lambda *args, **kwargs: self.rotating(*args, run=self.short, **kwargs)
         return self
 
     def __exit__(self, *_):
-        hf_rotations.rotate = self.rotate
+        hf_rotations.rotate, Short.run = self.rotate, self.short
         for (module, name), function in self.kept.items():
             setattr(module, name, function)
 
-    def rotating(self, *args):
+    def rotating(self, *args, run=None, **kwargs):
         self.ours += 1
-        return self.rotate(*args)
+        return (run or self.rotate)(*args, **kwargs)
 
     def counting(self, name, function):
         def counted(*args, **kwargs):

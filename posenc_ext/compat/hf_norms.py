@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from ..arguments import error
 from ..ops.norm_rope import norm_rope
 from .hf_calls import used_names
-from .hf_pending import Rule, seen, settings_of, waiting, weight_of
+from .hf_pending import Rule, make_wait, seen, stop_waiting, weight_of
 from .tables import HALF_DTYPES
 
 N = 16  # channels of a norm that is tried without a weight
+# Of attributes whose change is seen: hf_pending.settings_of.
+SIMPLE = (int, float, bool, str, tuple, torch.Size, torch.dtype, type(None))
 SCALES = (1e-3, 1.0, 300.0)  # of what it is tried on: eps tells in the first
 
 
@@ -57,17 +59,17 @@ def fuse(
 def _fuse_in(part: nn.Module) -> tuple[int, str]:
     before, why = {}, ""
     for name, norm in part.named_children():
-        if hasattr(type(norm), "posenc_rule"):
+        if hasattr(norm, "_posenc_waits"):
             continue
         rule = recognize(norm)
         if isinstance(rule, Rule):
             before[norm] = type(norm)
-            norm.__class__ = waiting(type(norm), rule, settings_of(norm))  # type: ignore[arg-type]
+            make_wait(norm, rule)
         elif "norm" in name:
             why = f"{type(part).__name__}.{name} {rule}"
     fused, raised = _try(part, before) if before else (set(), "")
     for norm in before.keys() - fused:
-        norm.__class__ = before[norm]
+        stop_waiting(norm)
         why = f"no norm of {type(part).__name__} came to the rotation{raised}"
     return len(fused), why
 
@@ -75,8 +77,7 @@ def _fuse_in(part: nn.Module) -> tuple[int, str]:
 def restore(model: nn.Module) -> None:
     """Let no norm wait."""
     for norm in model.modules():
-        if hasattr(type(norm), "posenc_rule"):
-            norm.__class__ = type(norm).__mro__[1]
+        stop_waiting(norm)
 
 
 def _try(part: nn.Module, norms: Any) -> tuple[set[nn.Module], str]:
@@ -96,8 +97,8 @@ def _try(part: nn.Module, norms: Any) -> tuple[set[nn.Module], str]:
               if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
               and (p.name in given or p.default is p.empty)}  # fmt: skip
     found: set[nn.Module] = set()
-    note, training = seen.set(found), part.training
-    part.training = False  # no dropout, which would draw random numbers
+    note, modes = seen.set(found), [(module, module.training) for module in part.modules()]
+    part.eval()  # no dropout, which would draw random numbers
     raised = ""
     try:
         with torch.inference_mode(False), torch.no_grad():
@@ -106,7 +107,8 @@ def _try(part: nn.Module, norms: Any) -> tuple[set[nn.Module], str]:
         raised = f": {type(exception).__name__}: {exception}"
     finally:
         seen.reset(note)
-        part.training = training
+        for module, training in modes:
+            module.training = training
     return found & norms.keys(), raised
 
 
@@ -123,14 +125,22 @@ def recognize(norm: nn.Module) -> Rule | str:
     parts = [*norm.children(), *norm.buffers(), *norm.parameters()]
     if len(parts) != (weight is not None) or (weight is not None and weight.dim() != 1):
         return "has other parameters than one weight"
+    other = [name for name, value in vars(norm).items() if not _known_setting(name, value)]
+    if other:
+        return f"keeps {other[0]}, which may be part of what it computes"
     n = N if weight is None else weight.numel()
     numbers = [x for x in vars(norm).values() if type(x) is float and 0 <= x < 1]
     with torch.inference_mode(False), torch.no_grad():
-        tried = _copy(norm, n)
+        try:
+            tried, training = _copy(norm, n), _copy(norm, n).train(not norm.training)
+        except Exception as exception:  # code of others: it may hold a lock, or what is not a leaf
+            return f"cannot be copied: {type(exception).__name__}: {exception}"
         for eps in dict.fromkeys([*numbers, torch.finfo(torch.float32).eps]):
             for offset in (0.0, 1.0):
                 rule = Rule(eps, offset, ((torch.float32, "once"),))
                 if _follows(tried, n, rule, torch.float32, "once"):
+                    if not _follows(training, n, rule, torch.float32, "once"):
+                        return "computes something else in training"
                     halves = [
                         (dtype, rounding)
                         for dtype in HALF_DTYPES
@@ -139,6 +149,11 @@ def recognize(norm: nn.Module) -> Rule | str:
                     ]
                     return rule._replace(roundings=(*rule.roundings, *halves))
     return "is no RMS norm of the last axis"
+
+
+def _known_setting(name: str, value: Any) -> bool:
+    """Is this entry of a module of torch's own, or one whose change `settings_of` shows?"""
+    return name == "training" or name.startswith("_") or type(value) in SIMPLE
 
 
 def _copy(norm: nn.Module, n: int) -> nn.Module:
@@ -151,14 +166,15 @@ def _copy(norm: nn.Module, n: int) -> nn.Module:
 def _random(*shape: int) -> Tensor:
     """Between -1 and 1."""
     generator = torch.Generator("cpu").manual_seed(0)
-    return 2 * torch.rand(shape, generator=generator, device="cpu") - 1
+    values = torch.rand(shape, generator=generator, device="cpu", dtype=torch.float32)
+    return 2 * values - 1
 
 
 def _follows(norm: nn.Module, n: int, rule: Rule, dtype: torch.dtype, rounding: str) -> bool:
     """But for the order of its sums, which in half precision seldom decides how it rounds."""
     norm = norm.to(dtype)
     weight, unit = weight_of(norm), torch.finfo(dtype).eps
-    still = torch.ones(1, n // 2, device="cpu"), torch.zeros(1, n // 2, device="cpu")
+    still = _random(1, n // 2) * 0 + 1, _random(1, n // 2) * 0
     options: Any = {"eps": rule.eps, "weight_offset": rule.weight_offset, "rounding": rounding}
     for scale in SCALES:
         x = (_random(2, 2, max(1, 1024 // n), n) * scale).to(dtype)

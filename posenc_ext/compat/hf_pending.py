@@ -35,9 +35,15 @@ def weight_of(norm: nn.Module) -> Tensor | None:
     return next((p for p in norm._parameters.values() if p is not None), None)
 
 
-def settings_of(norm: nn.Module) -> tuple[tuple[str, float], ...]:
-    """Its numbers, as eps: with others than those it was tried with it follows another rule."""
-    return tuple(pair for pair in vars(norm).items() if type(pair[1]) in (int, float))
+def settings_of(norm: nn.Module) -> Any:
+    """What it was tried with: with another eps, or a weight in another place, it follows another
+    rule."""
+    mine = vars(norm)
+    return (
+        [item for item in mine.items() if item[0] != "training" and item[0][0] != "_"],
+        [name for name, weight in norm._parameters.items() if weight is not None],
+        [*norm._buffers, *norm._modules],
+    )
 
 
 class Call(NamedTuple):
@@ -87,6 +93,7 @@ class PendingNorm(Tensor):
     raw: Tensor
     heads: int | None
     source: tuple[PendingNorm, Any, Any] | None  # it is a view: of what, and how
+    graded: bool  # whether it was made with gradients on
     value: Tensor | None
 
     @staticmethod
@@ -99,6 +106,7 @@ class PendingNorm(Tensor):
             PendingNorm, raw.shape, dtype=raw.dtype, device=raw.device, requires_grad=wanted
         )
         made.call, made.raw, made.heads, made.source, made.value = call, raw, heads, source, None
+        made.graded = torch.is_grad_enabled()
         if wanted:
             with torch._C.DisableTorchFunctionSubclass():
                 made.register_hook(_no_gradient)
@@ -111,7 +119,8 @@ class PendingNorm(Tensor):
                 self.value = self.call.run()
             else:
                 source, view, args = self.source
-                self.value = view(source.resolve(), *args)
+                with torch.set_grad_enabled(self.graded):
+                    self.value = view(source.resolve(), *args)
         return self.value
 
     @property
@@ -183,21 +192,32 @@ VIEWS = {
 }
 
 
+def make_wait(norm: nn.Module, rule: Rule) -> None:
+    """Let it wait, while it has the settings that it was tried with."""
+    norm._posenc_waits = rule, settings_of(norm), type(norm).forward  # type: ignore[assignment]
+    norm.__class__ = _waiting(type(norm))  # type: ignore[arg-type]
+
+
+def stop_waiting(norm: nn.Module) -> None:
+    """A class that was laid over ours since then keeps it, and does what it did before."""
+    vars(norm).pop("_posenc_waits", None)
+    norm.__class__ = vars(type(norm)).get("posenc_kind", type(norm))
+
+
 @functools.cache
-def waiting(
-    kind: type[nn.Module], rule: Rule, settings: tuple[tuple[str, float], ...]
-) -> type[nn.Module]:
-    """The class of a norm that waits while it has the settings that it was tried with. A copy of
-    one, and one that is pickled, does not."""
+def _waiting(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class of norms that wait. A copy of one, and one that is pickled, does not."""
 
     class Waiting(kind):  # type: ignore[misc,valid-type]
-        posenc_rule = rule
+        posenc_kind = kind
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
-            forward = super().forward
-            if kwargs or len(args) != 1 or settings_of(self) != settings:
+            # This method may outlive the class of the norm, in a wrapper of others.
+            forward = functools.partial(kind.forward, self)
+            rule, settings, tried = vars(self).get("_posenc_waits", (None, None, None))
+            if rule is None or kwargs or len(args) != 1 or kind.forward is not tried:
                 return forward(*args, **kwargs)
-            if not _may_wait(self, rule, args[0]):
+            if settings_of(self) != settings or not _may_wait(self, rule, args[0]):
                 return forward(*args)
             (x,), weight = args, weight_of(self)
             versions = _versions(x, weight)
@@ -205,7 +225,8 @@ def waiting(
             return PendingNorm.of(call, x)
 
         def __reduce_ex__(self, protocol: Any) -> Any:
-            return object.__new__, (kind,), vars(self)
+            state = {name: v for name, v in vars(self).items() if name != "_posenc_waits"}
+            return object.__new__, (kind,), state
 
     Waiting.__name__, Waiting.__qualname__ = kind.__name__, kind.__qualname__
     Waiting.__module__ = kind.__module__

@@ -9,6 +9,7 @@ transformers itself is not imported.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple, get_args
@@ -241,25 +242,28 @@ def patch(
             prepared[module, name] = known
         else:
             prepared[module, name] = _Patched(original, form.replacement(original, rounding), swap)
-    before = {(module, name): function for module, name, function in used}
-    records = dict(_patched)
+    before, records = {entry[:2]: entry[2] for entry in used}, dict(_patched)
     # An interrupt between two of these lines leaves either ours with its record, or the original.
     for (module, name), patched in prepared.items():
         setattr(module, name, patched.original)
         _patched[module.__name__, name] = patched
         setattr(module, name, patched.ours)
     swaps = [patched.swap for patched in prepared.values()]
-    if not isinstance(model_or_module, nn.Module):
+    if isinstance(model_or_module, nn.Module):
+        hf_norms.restore(model_or_module)
+    if not isinstance(model_or_module, nn.Module) or not fuse_norm:
         return swaps
-    hf_norms.restore(model_or_module)
-    if not fuse_norm:
-        return swaps
-    norms = hf_norms.fuse(model_or_module, list(prepared))
+    norms: Counter[tuple[str, str]] | str = ""
+    try:
+        norms = hf_norms.fuse(model_or_module, list(prepared))
+    finally:  # whatever the code of the model has raised
+        if isinstance(norms, str):
+            hf_norms.restore(model_or_module)
+            for (module, name), function in before.items():
+                setattr(module, name, function)
+            _patched.clear()
+            _patched.update(records)
     if isinstance(norms, str):
-        for (module, name), function in before.items():
-            setattr(module, name, function)
-        _patched.clear()
-        _patched.update(records)
         text = "fuse_norm must be False where no RMS norm comes to the rotation"
         raise error(ValueError, "patch", f"{text}, got {name_of(model_or_module)}: {norms}")
     return [swap._replace(norms=norms[swap.module, swap.function]) for swap in swaps]
@@ -277,11 +281,8 @@ def unpatch(model_or_module: nn.Module | type[nn.Module] | ModuleType) -> list[s
     for module, name, function in found:
         patched = _patched.get((module.__name__, name))
         if patched is not None and function not in (patched.ours, patched.original):
-            raise error(
-                ValueError,
-                "unpatch",
-                f"{module.__name__}.{name} must be what patch put there, got {function!r}",
-            )
+            text = f"{module.__name__}.{name} must be what patch put there, got {function!r}"
+            raise error(ValueError, "unpatch", text)
     for module, name, function in found:
         patched = _patched.get((module.__name__, name))
         if patched is not None:
