@@ -165,7 +165,7 @@ def _scaling(keys: Keys, rule: Mapping[str, Any]) -> dict[str, Any] | None:
         found.pop("partial_rotary_factor", None)
     found.pop("rope_theta", None)
     if kind in ("default", "mrope"):
-        return found if len(found) > 1 else None
+        return found if found.keys() - {"rope_type", "type"} else None
     longest = keys.get("max_position_embeddings")
     if longest is not None:
         found.setdefault("max_position_embeddings", longest)
@@ -191,8 +191,14 @@ def _check_layer_lists(keys: Keys, rule: Mapping[str, Any]) -> None:
         raise refusal(keys, "rope_scaling_layers", f"must name every layer, got {scaled}")
 
 
+def _check_switch(keys: Keys, name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, bool):  # 'false' would count as true
+        raise refusal(keys, name, f"must be true or false, got {value!r}")
+
+
 def _interleaved(keys: Keys) -> bool:
     given = keys.get("rope_interleave")
+    _check_switch(keys, "rope_interleave", given)
     if keys.model_type is not None and not keys.listed:
         if given is not None:
             return bool(given)
@@ -216,6 +222,7 @@ def _sections(keys: Keys, rule: Mapping[str, Any], dim: int) -> Tensor | None:
     sections = rule.get("mrope_section")
     order: AxisOrder | None = keys.defaults.get("mrope_order")
     woven = rule.get("mrope_interleaved")
+    _check_switch(keys, "mrope_interleaved", woven)
     if woven is not None and order is not None and bool(woven) != (order == "interleaved"):
         raise refusal(keys, "mrope_interleaved", f"must be {not woven}, got {woven}")
     if order is None:

@@ -105,6 +105,21 @@ def test_keys_that_are_not_understood(key):
     refused({"model_type": "llama", key: value}, f"{key} .* must be left out")
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [{"factor": 8.0}, {"rope_theta": 5e5, "factor": 8.0}, {"rope_thta": 5e5}, {"typ": "yarn"}],
+)
+def test_a_rule_of_one_key_that_is_not_understood(rule):
+    refused({"model_type": "llama", "rope_parameters": rule}, "must have the key 'rope_type'")
+
+
+def test_switches_are_true_or_false():
+    refused({"model_type": "deepseek_v3", "rope_interleave": "false"}, "must be true or false")
+    rule = {"rope_type": "default", "mrope_section": [2, 1, 1], "mrope_interleaved": "false"}
+    config = {"model_type": None, "head_dim": 8, "rope_interleave": False, "rope_parameters": rule}
+    refused(config, "mrope_interleaved must be true or false")
+
+
 def test_keys_that_a_family_does_not_read():
     refused({"model_type": "llama", "partial_rotary_factor": 0.5}, "rotates whole heads, got 0.5")
     refused({"model_type": "llama", "rotary_emb_base": 500}, "rotary_emb_base .* must be left out")
