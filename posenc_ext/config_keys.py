@@ -20,6 +20,11 @@ OTHER_NAMES = {
 }
 
 
+NUMBERS = {"rope_theta", "rotary_emb_base", "rotary_dim", "rotary_pct", "partial_rotary_factor",
+           "qk_rope_head_dim", "qk_nope_head_dim", "original_max_position_embeddings",
+           *OTHER_NAMES, *(name for names in OTHER_NAMES.values() for name in names)}  # fmt: skip
+
+
 class Keys(NamedTuple):
     """A key whose value is None counts as missing. Without a model_type (None) a config is read as
     one of LLaMA."""
@@ -92,6 +97,7 @@ def read_keys(config: Any) -> Keys:
         kind = keys.get("model_type", kind)
     if kind is not None and not isinstance(kind, str):
         raise error(TypeError, OP, f"model_type must be a str, got {type(kind).__name__}")
+    _check_kinds(keys)
     kind = TEXT_TYPES.get(kind or "", kind)
     return Keys(kind, keys, DEFAULTS.get(kind or "", {}))
 
@@ -107,6 +113,24 @@ def _plain(config: Any) -> dict[str, Any]:
     else:
         keys = vars(config)
     return {key: value for key, value in keys.items() if value is not None}
+
+
+def _check_kinds(keys: Mapping[Any, Any]) -> None:
+    """What is read as a number or by layer is of that kind."""
+    for key, value in keys.items():
+        if not isinstance(key, str):
+            raise error(TypeError, OP, f"config must have names as keys, got {key!r}")
+        got = f"got {value!r}"
+        if key in NUMBERS and isinstance(value, (list, tuple, Mapping)):
+            raise error(TypeError, OP, f"{key} must be a number, {got}")
+        if key == "layer_types" and not (
+            isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)
+        ):
+            raise error(TypeError, OP, f"{key} must be a list of names, {got}")
+        if key == "per_layer_config" and not (
+            isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values())
+        ):
+            raise error(TypeError, OP, f"{key} must be a dict of dicts, {got}")
 
 
 def refusal(keys: Keys, key: str, text: str) -> Exception:

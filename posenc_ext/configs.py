@@ -69,6 +69,8 @@ def rotary_arguments(
 ) -> RotaryArguments:
     if interleaved is not None:
         check_flags(OP, interleaved=interleaved)
+    if layer_type is not None and not isinstance(layer_type, str):
+        raise error(TypeError, OP, f"layer_type must be a str, got {type(layer_type).__name__}")
     keys = read_keys(config)
     _check_model(keys)
     _check_keys(keys)

@@ -113,6 +113,22 @@ def test_a_rule_of_one_key_that_is_not_understood(rule):
     refused({"model_type": "llama", "rope_parameters": rule}, "must have the key 'rope_type'")
 
 
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"rope_theta": [1e4]}, "rope_theta must be a number, got"),
+        ({"head_dim": {}}, "head_dim must be a number, got"),
+        ({"layer_types": 5}, "layer_types must be a list of names, got 5"),
+        ({"layer_types": [["a"]]}, "layer_types must be a list of names, got"),
+        ({"per_layer_config": {"0": 3}}, "per_layer_config must be a dict of dicts, got"),
+        ({1: 2}, "config must have names as keys, got 1"),
+    ],
+)
+def test_keys_of_another_kind(keys, text):
+    with pytest.raises(TypeError, match=text):
+        from_config({"model_type": "llama"} | keys)
+
+
 def test_switches_are_true_or_false():
     refused({"model_type": "deepseek_v3", "rope_interleave": "false"}, "must be true or false")
     rule = {"rope_type": "default", "mrope_section": [2, 1, 1], "mrope_interleaved": "false"}
